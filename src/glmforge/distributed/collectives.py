@@ -1,0 +1,127 @@
+"""The process group of a run and the few small exchanges that a step needs.
+
+Owns: start and end of the torch process group, and collectives on plain Python values (floats,
+picklable objects). Does not own gradients: DeepSpeed reduces those. Sits under everything that
+runs on several ranks; with a world size of 1 every call is a plain local operation.
+"""
+
+import datetime
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from glmforge.distributed.env import World
+from glmforge.errors import LaunchError
+
+COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """The ranks of a run, seen from this one, with the device that this rank computes on."""
+
+    world: World
+    device: torch.device
+
+    @property
+    def rank(self) -> int:
+        return self.world.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.world.world_size
+
+    @property
+    def is_main(self) -> bool:
+        """True on rank 0, the only rank that writes shared files and prints."""
+        return self.world.rank == 0
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+        if self.world_size > 1:
+            dist.barrier(**({"device_ids": [self.device.index]} if self.device.index else {}))
+
+    def gather_floats(self, values: Sequence[float]) -> list[list[float]]:
+        """Return every rank's `values` (same count on each), in rank order, on every rank."""
+        mine = torch.tensor(list(values), dtype=torch.float64)
+        if self.world_size == 1:
+            return [mine.tolist()]
+        parts = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(parts, mine)
+        return [part.tolist() for part in parts]
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return every rank's picklable `value`, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        parts: list[Any] = [None] * self.world_size
+        dist.all_gather_object(parts, value)
+        return parts
+
+    def agree(self, value: Any) -> Any:
+        """Return rank 0's picklable `value` on every rank."""
+        if self.world_size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        return box[0]
+
+
+def pick_device(world: World) -> torch.device:
+    """Return this rank's device: its own CUDA device where there is one, else the CPU.
+
+    Raises:
+        LaunchError: more ranks on this machine than visible CUDA devices.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if world.local_rank >= count:
+        raise LaunchError(
+            f"rank {world.rank} is process {world.local_rank} of this machine, but only {count} "
+            f"CUDA device(s) are visible: start at most {count} processes here (--nproc {count}) "
+            "or make more devices visible with CUDA_VISIBLE_DEVICES"
+        )
+    return torch.device("cuda", world.local_rank)
+
+
+@contextmanager
+def process_group(world: World) -> Iterator[Ranks]:
+    """Start torch's process group for `world`, yield the ranks, and end the group.
+
+    Small values travel over gloo on the CPU; tensors on CUDA devices over NCCL.
+    """
+    device = pick_device(world)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if world.world_size == 1:
+        store: dist.Store = dist.HashStore()
+    else:
+        store = dist.TCPStore(
+            world.master_addr,
+            world.master_port,
+            world.world_size,
+            is_master=world.rank == 0 and not _agent_holds_store(world),
+            timeout=COLLECTIVE_TIMEOUT,
+        )
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=world.rank,
+        world_size=world.world_size,
+        timeout=COLLECTIVE_TIMEOUT,
+    )
+    try:
+        yield Ranks(world=world, device=device)
+    finally:
+        dist.destroy_process_group()
+
+
+def _agent_holds_store(world: World) -> bool:
+    """Whether the launcher's agent already listens on the rendezvous port (torch elastic)."""
+    return world.launcher_holds_store

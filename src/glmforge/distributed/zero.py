@@ -1,0 +1,77 @@
+"""What only DeepSpeed knows: its start, its partitioned parameters, its missing CPU kernel.
+
+Owns every use of DeepSpeed that is not the engine itself (``train/engine.py`` is the other of the
+two modules that import it). Sits between the engine and those who read weights: checkpoints,
+adapters, export.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+def start_deepspeed() -> None:
+    """Bind DeepSpeed to the process group that exists, without its CPU all-reduce kernel.
+
+    On CPU hosts DeepSpeed compiles `deepspeed_shm_comm` when its communication layer starts: 1.5
+    minutes cold, and a killed build leaves a lock on which later runs hang in silence. Results are
+    the same without it. It can go when DeepSpeed offers a switch (deepspeed 0.19.8 has none).
+    """
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    import deepspeed
+    import deepspeed.ops
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(verbose=False, dist_init_required=False)
+
+
+@contextmanager
+def whole(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Hold the full values of ZeRO-3-partitioned `parameters`; a no-op for all others.
+
+    Every rank must enter and leave together: it is a collective.
+    """
+    partitioned = [p for p in parameters if hasattr(p, "ds_id")]
+    if not partitioned:
+        yield
+        return
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters(partitioned):
+        yield
+
+
+def full_shape(parameter: nn.Parameter) -> torch.Size:
+    """Return the shape of the whole parameter, partitioned or not."""
+    return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def gather_state(
+    module: nn.Module, *, only_trainable: bool, keep: bool
+) -> dict[str, torch.Tensor] | None:
+    """Collect a module's weights whole, one parameter at a time, on the CPU.
+
+    Args:
+        module: any module, under any ZeRO stage.
+        only_trainable: leave out frozen parameters and buffers.
+        keep: whether this rank wants the result; the others only take part in the gathering.
+
+    Returns:
+        name → CPU tensor (a copy) where `keep`, else None.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for name, parameter in module.named_parameters():
+        if only_trainable and not parameter.requires_grad:
+            continue
+        with whole([parameter]):
+            if keep:
+                found[name] = parameter.detach().to("cpu", copy=True)
+    if not only_trainable:
+        persistent = module.state_dict().keys()
+        for name, buffer in module.named_buffers():
+            if keep and name in persistent:
+                found[name] = buffer.detach().to("cpu", copy=True)
+    return found if keep else None
