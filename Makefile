@@ -1,0 +1,45 @@
+# glmforge: two commands do everything, `make demo` and `make test`; both install first.
+#
+# PYTHON=/path/to/python3.12 chooses the interpreter (3.11, 3.12 or 3.13) that makes .venv.
+# TESTS=tests/unit/data narrows `make unit`.
+
+BIN := .venv/bin
+STAGE := sh scripts/stage.sh
+CODE := src tests
+TESTS ?= tests/unit
+
+# Tests use no network, and one thread a process: several processes share the cores.
+QUIET_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
+PYTEST := env $(QUIET_ENV) $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := demo
+.PHONY: demo test test-all check format unit setup help
+
+demo: setup  ## install, then train, evaluate, merge and compare a small model on the CPU
+	@$(STAGE) demo $(BIN)/glmforge demo
+
+test: check unit  ## install, then every check and every test that needs no GPU
+	@$(STAGE) "tests on several processes and of the whole program" \
+	  $(PYTEST) tests --ignore=tests/unit
+
+test-all: test  ## the same and the long tier
+	@$(STAGE) "long tests" $(PYTEST) tests -m slow
+
+check: setup  ## lint, format, types, layers
+	@$(STAGE) "lint (ruff)" $(BIN)/ruff check $(CODE)
+	@$(STAGE) "format (ruff)" $(BIN)/ruff format --check $(CODE)
+	@$(STAGE) "types (mypy)" $(BIN)/mypy
+	@$(STAGE) "layers (import-linter)" $(BIN)/lint-imports
+
+unit: setup  ## unit tests only
+	@$(STAGE) "unit tests" $(PYTEST) -n 2 $(TESTS)
+
+format: setup  ## rewrite the code in the house format
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+setup:
+	@PYTHON='$(PYTHON)' sh scripts/setup.sh
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
