@@ -65,7 +65,7 @@ key() {
 
 # On a terminal pip draws its own progress; elsewhere only its errors are worth a line.
 pip_install() {
-    if [ -t 1 ]; then quiet=""; else quiet="--quiet"; fi
+    if [ -t 1 ]; then quiet=""; else quiet="-qq"; fi
     # DS_BUILD_OPS=0: DeepSpeed compiles none of its kernels at installation (no gcc needed).
     DS_BUILD_OPS=0 "$venv/bin/python" -m pip install $quiet --disable-pip-version-check \
         --constraint constraints.txt "$@" </dev/null ||

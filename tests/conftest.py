@@ -1,0 +1,51 @@
+"""What every tier of tests shares: reference material beside the checkout, and who runs when.
+
+Tests marked `gpu` are skipped with the reason where there is no CUDA device. Tests marked `slow`
+run only when `-m` names the marker (`make test-all`). Property tests draw the same examples on
+every run and have no deadline: the machine that runs them may be busy.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if importlib.util.find_spec("hypothesis") is not None:
+        from hypothesis import settings
+
+        settings.register_profile("glmforge", derandomize=True, deadline=None, database=None)
+        settings.load_profile("glmforge")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "slow" not in config.getoption("markexpr"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        if slow:
+            config.hook.pytest_deselected(items=slow)
+            items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in on_gpu:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and there is none"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder `shared` beside the checkout: original outputs and real data, never committed."""
+    directory = ROOT.parent / "shared"
+    if not directory.is_dir():
+        pytest.skip("needs the reference folder `shared` beside the checkout")
+    return directory
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The top folder of the checkout."""
+    return ROOT
