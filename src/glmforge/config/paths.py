@@ -1,0 +1,129 @@
+"""Whether the files and directories that a config names can be used, found out in milliseconds.
+
+A cheap look before any process starts: names and sizes only. What is inside the model and the
+data is checked by the rooms that read them.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from glmforge.config.overrides import read_json_map
+
+RUN_FILES = ("config.yaml", "metrics.jsonl", "final.json", "checkpoints")
+"""A directory that holds one of these holds a run."""
+
+_POINTER = b"version https://git-lfs"
+
+
+def path_problems(
+    get: Callable[[str], object], *, resume: str | None = None
+) -> list[tuple[str, str]]:
+    """List (setting, sentence) for every path that cannot be used.
+
+    Args:
+        get: gives the value of a dotted setting; values of a wrong type are passed over.
+        resume: what `--resume` says, or None for a new run.
+    """
+    return [
+        *_model_problems(get("model.model_name_or_path"), get("model.from_scratch") is True),
+        *_data_problems("data.train", get("data.train")),
+        *_data_problems("data.validation", get("data.validation")),
+        *_deepspeed_problems(get("deepspeed")),
+        *_output_problems(get("training.output_dir"), resume),
+    ]
+
+
+def holds_run(directory: Path) -> bool:
+    """Say whether a directory already holds a run."""
+    return any((directory / name).exists() for name in RUN_FILES)
+
+
+def _path(value: object) -> Path | None:
+    return Path(value).expanduser() if isinstance(value, str) and value else None
+
+
+def _model_problems(value: object, from_scratch: bool) -> Iterator[tuple[str, str]]:
+    name = "model.model_name_or_path"
+    directory = _path(value)
+    if directory is None:
+        return
+    shown = f"{name} {str(directory)!r}"
+    if not directory.is_dir():
+        what = "is a file, not a directory" if directory.exists() else "does not exist"
+        yield (
+            name,
+            f"{shown} {what}; it must be a local model directory: nothing is downloaded, so "
+            "fetch the model first and give its path",
+        )
+        return
+    if not (directory / "config.json").is_file():
+        yield name, f"{shown} has no config.json; it is not a model directory"
+    if not from_scratch:
+        yield from ((name, f"{shown} {what}") for what in _weight_problems(directory))
+
+
+def _weight_problems(directory: Path) -> Iterator[str]:
+    weights = sorted([*directory.glob("*.safetensors"), *directory.glob("*.bin")])
+    if not weights:
+        yield (
+            "has no weights (*.safetensors or *.bin); download them, or write "
+            "model.from_scratch: true with method: full to start from random weights"
+        )
+    for file in weights:
+        if file.stat().st_size < 1024 and file.read_bytes().startswith(_POINTER):
+            yield f"holds only a git-lfs pointer in {file.name}; run `git lfs pull` there"
+    for index in sorted(directory.glob("*.index.json")):
+        content, problem = read_json_map(index)
+        if problem:
+            yield f"has a damaged {index.name}: it {problem}"
+            continue
+        table = content.get("weight_map")
+        names = sorted(set(map(str, table.values()))) if isinstance(table, dict) else []
+        missing = [shard for shard in names if not (directory / shard).is_file()]
+        if missing:
+            yield (
+                f"is incomplete: {len(missing)} of {len(names)} weight files named in "
+                f"{index.name} are missing ({', '.join(missing[:3])}); download them again"
+            )
+
+
+def _data_problems(name: str, value: object) -> Iterator[tuple[str, str]]:
+    for item in value if isinstance(value, list) else [value]:
+        file = _path(item)
+        if file is not None and not file.exists():
+            yield name, f"{name} {str(file)!r} does not exist{_relative(file)}"
+
+
+def _relative(file: Path) -> str:
+    return "; check the path" if file.is_absolute() else f"; the path is relative to {Path.cwd()}"
+
+
+def _deepspeed_problems(value: object) -> Iterator[tuple[str, str]]:
+    file = _path(value)
+    if file is not None:
+        _, problem = read_json_map(file)
+        if problem:
+            yield "deepspeed", f"deepspeed {str(file)!r} {problem}"
+
+
+def _output_problems(value: object, resume: str | None) -> Iterator[tuple[str, str]]:
+    name = "training.output_dir"
+    directory = _path(value)
+    if directory is None:
+        return
+    shown = f"{name} {str(directory)!r}"
+    if directory.exists() and not directory.is_dir():
+        yield name, f"{shown} is a file; name a directory"
+    elif resume is None and holds_run(directory):
+        yield (
+            name,
+            f"{shown} already holds a run; continue it with --resume auto, or write another "
+            "output_dir (nothing is deleted)",
+        )
+    else:
+        parent = directory
+        while not parent.exists():
+            parent = parent.parent
+        if not os.access(parent, os.W_OK | os.X_OK):
+            yield name, f"{shown} cannot be made: no permission to write in {str(parent)!r}"

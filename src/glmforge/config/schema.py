@@ -1,0 +1,251 @@
+"""The run config: every setting of a training run, with its type, default and meaning.
+
+Owns the sections and fields of the YAML file and nothing else: reading the file is `load.py`,
+rules between fields are `rules.py`, files on disk are `paths.py`. The names are those that users
+know from transformers' `TrainingArguments`, PEFT's `LoraConfig` and DeepSpeed. A `RunConfig` is
+frozen: nothing changes a value after loading, and nothing overrides a value that was written.
+"""
+
+import os.path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Settings(BaseModel):
+    """What all sections share: frozen, unknown keys refused, no silent type conversion."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, protected_namespaces=(), allow_inf_nan=False
+    )
+
+
+def _number_as_text(value: object) -> object:
+    """Read `gpus: 0`, which YAML gives as a number, as the text "0"."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+NonEmptyText = Annotated[str, Field(min_length=1)]
+PathText = Annotated[NonEmptyText, AfterValidator(os.path.expanduser)]
+Paths = PathText | Annotated[list[PathText], Field(min_length=1)]
+Count = Annotated[int, Field(ge=1)]
+GpuList = Annotated[NonEmptyText, BeforeValidator(_number_as_text)]
+
+
+class ModelSettings(Settings):
+    """The base model."""
+
+    model_name_or_path: PathText = Field(
+        description="Local directory of the base model (config.json, tokenizer and weights)."
+    )
+    from_scratch: bool = Field(
+        default=False,
+        description="Start from random weights made from config.json instead of reading weights; "
+        "only with method full.",
+    )
+
+
+class LoraSettings(Settings):
+    """Low-rank adapters (method lora)."""
+
+    r: Count = Field(default=8, description="Rank of the adapter matrices (dimensions).")
+    lora_alpha: Count = Field(
+        default=32, description="Scale of the adapter: its output is multiplied by lora_alpha / r."
+    )
+    lora_dropout: float = Field(
+        default=0.1, ge=0, lt=1, description="Dropout on the adapter's input (probability)."
+    )
+    target_modules: Annotated[list[NonEmptyText], Field(min_length=1)] | None = Field(
+        default=None,
+        description="Names of the linear modules that get an adapter; null takes the model "
+        "family's usual ones (query_key_value for ChatGLM).",
+    )
+
+
+class DataSettings(Settings):
+    """Dialogues and how they become training rows."""
+
+    train: Paths = Field(description="File or files with the training dialogues (JSON Lines).")
+    validation: Paths | None = Field(
+        default=None,
+        description="File or files with the held-out dialogues; null trains without evaluation.",
+    )
+    max_length: int = Field(
+        default=2048, ge=8, description="Longest dialogue and length of a packed row (tokens)."
+    )
+    labels: Literal["all_turns", "last_turn"] = Field(
+        default="all_turns",
+        description="Which assistant turns are trained: all of them or only the last.",
+    )
+    truncation: Literal["drop_last_turns", "drop"] = Field(
+        default="drop_last_turns",
+        description="What happens to a dialogue over max_length: lose turns from its end, or be "
+        "left out; both are counted.",
+    )
+    packing: bool = Field(
+        default=True,
+        description="Put several dialogues into one row, with attention and positions kept apart.",
+    )
+    on_error: Literal["stop", "skip"] = Field(
+        default="stop",
+        description="What a faulty row does: stop the run, or be skipped and counted.",
+    )
+
+
+class TrainingSettings(Settings):
+    """Optimisation, schedule, logging and checkpoints."""
+
+    output_dir: PathText = Field(description="Run directory, made by the run.")
+    seed: int = Field(
+        default=42,
+        ge=0,
+        lt=2**32,
+        description="Seed of the weights, the dropout and the order of the rows (an integer).",
+    )
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
+        default="auto",
+        description="Number format of forward and backward; auto takes bf16 where the GPU has it, "
+        "fp16 on older GPUs, fp32 on CPU.",
+    )
+    num_train_epochs: float = Field(
+        default=3.0, gt=0, description="Passes over the training rows (epochs, may be a fraction)."
+    )
+    max_steps: Count | None = Field(
+        default=None,
+        description="Length of the run in optimizer steps, in place of num_train_epochs; null "
+        "counts epochs.",
+    )
+    per_device_train_batch_size: Count = Field(
+        default=2, description="Rows (packed rows where packing is on) a process and forward pass."
+    )
+    per_device_eval_batch_size: Count = Field(
+        default=2, description="Rows a process and forward pass during evaluation."
+    )
+    gradient_accumulation_steps: Count | Literal["auto"] = Field(
+        default="auto",
+        description="Forward passes a process for one optimizer step; auto is 1 with packing and "
+        "8 without.",
+    )
+    learning_rate: float = Field(
+        default=5e-5, gt=0, description="Highest learning rate of the schedule (per step)."
+    )
+    lr_scheduler_type: Literal["linear", "cosine", "constant"] = Field(
+        default="linear", description="Course of the learning rate after the warm-up."
+    )
+    warmup_ratio: float = Field(
+        default=0.03,
+        ge=0,
+        le=1,
+        description="Share of all steps in which the learning rate rises from 0 (fraction).",
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="Steps in which the learning rate rises from 0, in place of warmup_ratio; "
+        "null takes the ratio.",
+    )
+    weight_decay: float = Field(
+        default=0.01, ge=0, description="AdamW's decoupled weight decay (per unit learning rate)."
+    )
+    adam_beta1: float = Field(
+        default=0.9, ge=0, lt=1, description="Decay of Adam's first moment (per step)."
+    )
+    adam_beta2: float = Field(
+        default=0.999, ge=0, lt=1, description="Decay of Adam's second moment (per step)."
+    )
+    adam_epsilon: float = Field(
+        default=1e-8, gt=0, description="Term in Adam's denominator against division by zero."
+    )
+    max_grad_norm: float = Field(
+        default=1.0, ge=0, description="Gradients are scaled down to this L2 norm; 0 never scales."
+    )
+    gradient_checkpointing: bool = Field(
+        default=True,
+        description="Recompute activations in the backward pass: about 30 % slower, far less "
+        "memory.",
+    )
+    logging_steps: Count = Field(
+        default=10, description="Console and TensorBoard get a line every so many steps."
+    )
+    eval_steps: Count | None = Field(
+        default=None,
+        description="Evaluate every so many steps; null evaluates at each epoch's end only.",
+    )
+    save_steps: Count = Field(default=500, description="Write a checkpoint every so many steps.")
+    save_total_limit: Count = Field(
+        default=2, description="Newest checkpoints kept beside the best one (a count)."
+    )
+
+
+class GenerationSettings(Settings):
+    """Sample answers written at each evaluation."""
+
+    prompts: Annotated[list[NonEmptyText], Field(min_length=1)] | None = Field(
+        default=None,
+        description="User messages answered at each evaluation; null takes the first user "
+        "messages of the validation dialogues.",
+    )
+    num_prompts: Annotated[int, Field(ge=0)] = Field(
+        default=4, description="How many validation dialogues give a prompt (a count)."
+    )
+    max_new_tokens: Count = Field(
+        default=128, description="Longest answer generated at an evaluation (tokens)."
+    )
+
+
+class LaunchSettings(Settings):
+    """Processes that `glmforge train` starts itself."""
+
+    nproc: Count | None = Field(
+        default=None,
+        description="Processes on this machine; null is one, or one per GPU of launch.gpus.",
+    )
+    gpus: GpuList | None = Field(
+        default=None,
+        description='GPUs to use, such as "0,2": indices into CUDA_VISIBLE_DEVICES where it is '
+        "set, or UUIDs; null is all visible ones.",
+    )
+    master_addr: NonEmptyText | None = Field(
+        default=None, description="Address where the processes meet; null is 127.0.0.1."
+    )
+    master_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+        default=None, description="TCP port where the processes meet; null finds a free one."
+    )
+
+
+class RunConfig(Settings):
+    """All settings of a run."""
+
+    model: ModelSettings = Field(description="The base model.")
+    method: Literal["lora", "full"] = Field(
+        default="lora", description="What is trained: low-rank adapters or all weights."
+    )
+    lora: LoraSettings = Field(
+        default_factory=LoraSettings, description="Low-rank adapters (method lora)."
+    )
+    data: DataSettings = Field(description="Dialogues and how they become training rows.")
+    training: TrainingSettings = Field(
+        description="Optimisation, schedule, logging and checkpoints."
+    )
+    generation: GenerationSettings = Field(
+        default_factory=GenerationSettings,
+        description="Sample answers written at each evaluation.",
+    )
+    deepspeed: dict[str, Any] | PathText | None = Field(
+        default=None,
+        description="DeepSpeed settings as a map or as the path of a JSON file; null is ZeRO "
+        "stage 2.",
+    )
+    launch: LaunchSettings = Field(
+        default_factory=LaunchSettings,
+        description="Processes that `glmforge train` starts itself.",
+    )
+
+    def to_yaml(self) -> str:
+        """Write the config as YAML that `load_config_file` reads back to an equal config.
+
+        Settings that have no effect under the others (lora.* with method full) are left out,
+        because reading refuses them.
+        """
+        from glmforge.config.dump import config_to_yaml
+
+        return config_to_yaml(self)
