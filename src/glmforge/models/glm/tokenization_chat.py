@@ -1,0 +1,176 @@
+"""Dialogues to ids: the parts a chat format is made of, and ``apply_chat_template`` over them.
+
+A dialogue is a list of parts. A control token is one id; a text is encoded alone and never gives
+a control id, so what a user types cannot end a turn. Where two texts meet matters: ChatGLM3
+encodes the line after the role token and the content apart, and joining them gives other ids.
+Each family's ``_chat_parts`` says its own format; rows and labels are made elsewhere (`data`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from transformers import BatchEncoding
+
+from glmforge.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class ControlToken:
+    """A control token of a dialogue, by its spelling."""
+
+    name: str
+
+
+ChatPart = str | ControlToken
+
+#: Other spellings of the roles, as the OpenAI format has them.
+_ROLE_ALIASES = {"tool": "observation", "function": "observation"}
+
+
+def read_messages(messages: Any, roles: Sequence[str], family: str) -> list[dict[str, Any]]:
+    """Return the messages as dicts with a role of `roles` and a text content.
+
+    Raises:
+        ModelError: a role the family does not have or a content that is no text, with its
+            position; all of them at once.
+    """
+    problems: list[str] = []
+    read: list[dict[str, Any]] = []
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            problems.append(f"message {number} is {type(message).__name__}, expected role/content")
+            continue
+        role = _ROLE_ALIASES.get(message.get("role", ""), message.get("role"))
+        content = message.get("content")
+        if role not in roles:
+            problems.append(
+                f"message {number} has role {message.get('role')!r}, which {family} does not know: "
+                f"use one of {', '.join(roles)}"
+            )
+        if not isinstance(content, str) and not (content is None and message.get("tools")):
+            problems.append(f"message {number} ({role}) has content {content!r}: it must be a text")
+        read.append({**message, "role": role, "content": content or ""})
+    if not read and not problems:
+        problems.append("the dialogue is empty: give at least one message")
+    if problems:
+        raise ModelError(problems)
+    return read
+
+
+def with_tools(
+    messages: list[dict[str, Any]], tools: Sequence[Any] | None, prompt: str
+) -> list[dict[str, Any]]:
+    """Return the messages with `tools` on the system message; one saying `prompt` if none."""
+    if not tools:
+        return messages
+    if messages[0]["role"] == "system":
+        return [{**messages[0], "tools": list(tools)}, *messages[1:]]
+    return [{"role": "system", "content": prompt, "tools": list(tools)}, *messages]
+
+
+def rounds_of(messages: Sequence[Mapping[str, Any]], family: str) -> list[tuple[str, str | None]]:
+    """Return (question, answer) pairs of a strict user/assistant dialogue; last answer may miss.
+
+    Raises:
+        ModelError: the turns do not alternate, naming the first that is out of place.
+    """
+    for number, message in enumerate(messages):
+        expected = "assistant" if number % 2 else "user"
+        if message["role"] != expected:
+            raise ModelError(
+                f"message {number} has role {message['role']!r} where {family} needs {expected!r}: "
+                "its format has only rounds of one question and one answer"
+            )
+    answers = [message["content"] for message in messages[1::2]]
+    questions = [message["content"] for message in messages[::2]]
+    missing: list[None] = [None] * (len(questions) - len(answers))
+    return list(zip(questions, [*answers, *missing], strict=True))
+
+
+class ChatEncoding:
+    """The dialogue half of a tokenizer; mixed into `GLMTokenizer`, which has the text half."""
+
+    family: ClassVar[str] = ""
+    convert_tokens_to_ids: Any
+
+    def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text read as message content."""
+        raise AssertionError("GLMTokenizer brings the text half")
+
+    def _chat_parts(
+        self, messages: Any, tools: Sequence[Any] | None, add_generation_prompt: bool
+    ) -> list[ChatPart]:
+        """Return the dialogue as control tokens and texts, each encoded by itself."""
+        raise AssertionError("a subclass brings the chat format")
+
+    def encode_parts(self, parts: Sequence[ChatPart]) -> list[int]:
+        """Return the ids of chat parts: a control token is its id, a text is encoded alone."""
+        encoded = iter(self.encode_texts([part for part in parts if isinstance(part, str)]))
+        ids: list[int] = []
+        for part in parts:
+            if isinstance(part, ControlToken):
+                ids.append(self.convert_tokens_to_ids(part.name))
+            else:
+                ids += next(encoded)
+        return ids
+
+    def apply_chat_template(
+        self,
+        conversation: Any,
+        tools: Sequence[Any] | None = None,
+        documents: Any = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        padding: bool | str = False,
+        truncation: bool = False,
+        max_length: int | None = None,
+        return_tensors: str | None = None,
+        return_dict: bool = True,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the family's true ids of a dialogue (or a batch of them).
+
+        Content never becomes a control id, whatever it spells. `tools` go to the system message
+        in the family's own words. Returns what transformers' method returns: a `BatchEncoding`,
+        ids with ``return_dict=False``, the prompt as a text with ``tokenize=False``.
+
+        Raises:
+            ModelError: a role, a content or an option that the family's format cannot express.
+        """
+        refused = [
+            f"{name} is not supported by the {self.family} chat format: leave it out"
+            for name, value in (
+                ("chat_template", chat_template),
+                ("documents", documents),
+                ("continue_final_message", kwargs.get("continue_final_message")),
+                ("return_assistant_tokens_mask", kwargs.get("return_assistant_tokens_mask")),
+            )
+            if value
+        ]
+        if refused:
+            raise ModelError(refused)
+        batched = bool(conversation) and isinstance(conversation[0], (list, tuple))
+        parts = [
+            self._chat_parts(dialogue, tools, add_generation_prompt)
+            for dialogue in (conversation if batched else [conversation])
+        ]
+        if not tokenize:
+            written = [
+                "".join(part if isinstance(part, str) else part.name for part in dialogue)
+                for dialogue in parts
+            ]
+            return written if batched else written[0]
+        rows = [self.encode_parts(dialogue) for dialogue in parts]
+        encoded: BatchEncoding = self(  # type: ignore[operator]
+            rows if batched else rows[0],
+            add_special_tokens=False,
+            padding=padding,
+            truncation=truncation,
+            max_length=max_length,
+            return_tensors=return_tensors,
+            **(tokenizer_kwargs or {}),
+        )
+        return encoded if return_dict else encoded["input_ids"]

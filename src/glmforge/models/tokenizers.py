@@ -1,0 +1,148 @@
+"""A directory (or a name on the hub) to its tokenizer, and the names AutoTokenizer knows.
+
+All four generations ship code files named in ``auto_map``; none is ever run. The classes of
+ours are registered under the names that the generations write in ``tokenizer_config.json``, which
+makes transformers prefer them whatever ``trust_remote_code`` says. ChatGLM-6B, 2 and 3 all write
+``ChatGLMTokenizer``: that class looks at the files and hands over to the generation's own.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import cached_file
+
+from glmforge.errors import ModelError
+from glmforge.models.families import FAMILY_KEY, decide_family, family_named
+from glmforge.models.glm.tokenization_base import GLMTokenizer
+from glmforge.models.glm.tokenization_sentencepiece import ChatGLM2Tokenizer, ChatGLM3Tokenizer
+
+_CLASSES: tuple[type[GLMTokenizer], ...] = (ChatGLM2Tokenizer, ChatGLM3Tokenizer)
+_SENTENCEPIECE_FAMILIES = ("chatglm2", "chatglm3")
+_HUB_CLASS_NAMES = ("ChatGLMTokenizer", "ChatGLM4Tokenizer")
+
+
+class ChatGLMTokenizer:
+    """What ``tokenizer_class: ChatGLMTokenizer`` opens: the tokenizer of the right generation."""
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, *inputs: Any, **kwargs: Any) -> GLMTokenizer:
+        """Return the generation's tokenizer, recognised by the files of the directory or repo.
+
+        Raises:
+            ModelError: there is no vocabulary file of the family.
+        """
+        return tokenizer_class_of(name, **kwargs).from_pretrained(name, *inputs, **kwargs)
+
+
+def _find(name: str | Path, file: str, options: dict[str, Any]) -> Path | None:
+    keys = ("cache_dir", "force_download", "token", "revision", "local_files_only", "subfolder")
+    found = cached_file(
+        str(name),
+        file,
+        _raise_exceptions_for_missing_entries=False,
+        **{key: options[key] for key in keys if options.get(key) is not None},
+    )
+    return None if found is None else Path(found)
+
+
+def _find_json(name: str | Path, file: str, options: dict[str, Any]) -> dict[str, Any]:
+    path = _find(name, file, options)
+    if path is None:
+        return {}
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path}: not valid JSON ({error}); download it again") from error
+    if not isinstance(read, dict):
+        raise ModelError(f"{path}: expected a JSON object; download it again")
+    return read
+
+
+def tokenizer_class_of(name: str | Path, **options: Any) -> type[GLMTokenizer]:
+    """Return the class for the vocabulary file in a directory or repo of the ChatGLM family.
+
+    ChatGLM2 and ChatGLM3 ship equal files: ``glmforge_family`` in config.json decides, then the
+    class a tokenizer of ours was saved with, then the names in the two config files.
+
+    Raises:
+        ModelError: there is no vocabulary file of the family, or a config file is damaged.
+    """
+    if _find(name, "tokenizer.model", options) is None:
+        raise ModelError(
+            f"{name}: no ice_text.model and no tokenizer.model, so there is no vocabulary: "
+            "copy the file from where the model came from"
+        )
+    return (
+        ChatGLM2Tokenizer
+        if _sentencepiece_family(name, options) == "chatglm2"
+        else (ChatGLM3Tokenizer)
+    )
+
+
+def _sentencepiece_family(name: str | Path, options: dict[str, Any]) -> str:
+    model = _find_json(name, "config.json", options)
+    settings = _find_json(name, "tokenizer_config.json", options)
+    if model.get(FAMILY_KEY) in _SENTENCEPIECE_FAMILIES:
+        return str(model[FAMILY_KEY])
+    for own in _CLASSES:
+        if settings.get("tokenizer_class") == own.__name__:
+            return own.family
+    for family in _SENTENCEPIECE_FAMILIES:
+        pattern = family_named(family).name_pattern
+        if re.search(pattern, str(settings.get("name_or_path") or ""), re.IGNORECASE):
+            return family
+    if model.get("model_type") == "chatglm":
+        decided = decide_family(model, str(name)).family.name
+        if decided in _SENTENCEPIECE_FAMILIES:
+            return decided
+    return "chatglm3"
+
+
+def load_tokenizer(directory: str | Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a model directory, running none of its code.
+
+    A tokenizer of the ChatGLM family has ``.family`` and ``.encode_text``; any other model gets
+    transformers' own tokenizer.
+
+    Raises:
+        ModelError: no such directory, or no tokenizer in it that can be opened.
+    """
+    path = Path(directory)
+    if not path.is_dir():
+        raise ModelError(f"{directory}: no such directory; give the directory of a model")
+    settings = _find_json(path, "tokenizer_config.json", {})
+    model = _find_json(path, "config.json", {})
+    own_names = (*_HUB_CLASS_NAMES, *(own.__name__ for own in _CLASSES))
+    if (
+        settings.get("tokenizer_class") in own_names
+        or (path / "ice_text.model").is_file()
+        or (model.get("model_type") == "chatglm" and not settings.get("tokenizer_class"))
+    ):
+        return ChatGLMTokenizer.from_pretrained(path)
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{directory}: transformers cannot open a tokenizer there ({error}); copy the "
+            "tokenizer's files from where the model came from"
+        ) from error
+
+
+class _TokenizerNames(PreTrainedConfig):
+    """A key for `AutoTokenizer.register` that no model has.
+
+    Registering under a model's own config class would make transformers run the code of a
+    directory with ``auto_map`` once ``trust_remote_code=True`` is given; a registered class *name*
+    alone makes it prefer ours.
+    """
+
+    model_type = "glmforge-tokenizer-names"
+
+
+def register_tokenizers() -> None:
+    """Make AutoTokenizer open the family's directories with our classes; may be called again."""
+    for own in (ChatGLMTokenizer, *_CLASSES):
+        AutoTokenizer.register(_TokenizerNames, tokenizer_class=own, exist_ok=True)
