@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 here=$(pwd -P)
 venv=$here/.venv
 stamp=$venv/glmforge-installed
+unfinished=$venv/glmforge-installing
 supported="3.11, 3.12 or 3.13"
 wanted=${PYTHON:-}
 
@@ -45,8 +46,8 @@ venv_fault() {
         echo "its Python does not run any more"
     elif ! fits "$present"; then
         echo "it has Python $present, and $supported is needed"
-    elif [ ! -f "$venv/bin/pip" ]; then
-        echo "it was not made completely"
+    elif [ ! -f "$venv/bin/pip" ] || [ -f "$unfinished" ]; then
+        echo "its installation was cut off"
     elif ! grep -qF "$venv/" "$venv/bin/pip"; then
         echo "it was made for another folder"
     elif [ -n "$wanted" ]; then
@@ -68,9 +69,11 @@ pip_install() {
     if [ -t 1 ]; then quiet=""; else quiet="-qq"; fi
     # DS_BUILD_OPS=0: DeepSpeed compiles none of its kernels at installation (no gcc needed).
     DS_BUILD_OPS=0 "$venv/bin/python" -m pip install $quiet --disable-pip-version-check \
-        --constraint constraints.txt "$@" </dev/null ||
-        fail "the installation stopped; pip's reason stands above. Run make again when it is" \
-            "removed: what was installed so far is kept"
+        --constraint constraints.txt "$@" </dev/null && return
+    # pip itself gave up, before it wrote anything. If it was killed, the mark stays: packages may
+    # be half written.
+    if [ $? -le 2 ]; then rm -f "$unfinished"; fi
+    fail "the installation stopped; the reason stands above. Run make again when it is removed"
 }
 
 if [ -e "$venv" ]; then
@@ -96,6 +99,7 @@ if [ -n "$fault" ]; then
     "$python" -m venv "$venv"
 fi
 rm -f "$stamp"
+: >"$unfinished"
 
 say "installing, 1 of 2: torch (the largest part)"
 pip_install torch setuptools wheel packaging
@@ -103,5 +107,6 @@ say "installing, 2 of 2: everything else, $(($(date +%s) - begin)) s so far"
 # Without build isolation, because DeepSpeed's build asks the torch that is installed.
 pip_install --no-build-isolation --editable '.[dev]'
 
+rm -f "$unfinished"
 key >"$stamp"
 say "installed in $(($(date +%s) - begin)) s"
