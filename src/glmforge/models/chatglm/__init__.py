@@ -1,1 +1,5 @@
-"""ChatGLM-6B: its own small model (2-D positions, prefix mask) and its tokenizer."""
+"""ChatGLM-6B: configuration, model (2-D rotary positions, prefix-LM mask) and tokenizer.
+
+Owns what only the first generation has. It does not read directories (models/loading.py) and
+knows no prompt format (data/templates.py).
+"""

@@ -1,0 +1,111 @@
+"""What configurations with ``"model_type": "chatglm"`` share: recognition and the form on disk.
+
+Owns `ChatGLMConfig`, the one class registered with transformers for that model_type. It is never
+instantiated itself: construction and `from_dict` return the subclass of the family that
+families.py recognises (`ChatGLM6BConfig` or `ChatGLM2Config`). The keys of config.json stay the
+vendor's own (``torch_dtype`` included); transformers' names are attribute aliases.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from transformers import PreTrainedConfig
+
+from glmforge.errors import ModelError
+from glmforge.models.families import FAMILY_KEY, FamilyDecision, decide_family
+
+_PRIVATE = ("_decision", "_origin", "_given_aliases")
+
+
+class ChatGLMConfig(PreTrainedConfig):
+    """Configuration of a ChatGLM model of any generation, keys as on the hub.
+
+    Raises:
+        ModelError: the keys are of no known generation, or ask for what no published model has.
+    """
+
+    model_type = "chatglm"
+    families: ClassVar[tuple[str, ...]] = ()
+    fixed_values: ClassVar[Mapping[str, Any]] = {}
+
+    def __new__(cls, *args: Any, **keys: Any) -> Self:
+        """Make an instance of the subclass that the keys are of."""
+        if cls is ChatGLMConfig and keys:
+            return object.__new__(cls._subclass_for(keys))
+        return object.__new__(cls)
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        origin = str(kwargs.get("_name_or_path") or "")
+        directory = str(kwargs.get("name_or_path") or "")
+        aliases = {key: kwargs[key] for key in self.attribute_map if key in kwargs}
+        super().__post_init__(**kwargs)
+        self._origin = origin
+        self._given_aliases = tuple(aliases)
+        keys = {**self.__dict__, "model_type": "chatglm", "_name_or_path": origin}
+        keys["transformers_version"] = kwargs.get("transformers_version", self.transformers_version)
+        self._decision = decide_family(keys, directory)
+        self._check_values()
+
+    @classmethod
+    def _subclass_for(cls, keys: Mapping[str, Any]) -> type["ChatGLMConfig"]:
+        family = decide_family(keys, str(keys.get("name_or_path") or "")).family
+        for subclass in cls.__subclasses__():
+            if family.name in subclass.families:
+                return subclass
+        raise ModelError(
+            f"{FAMILY_KEY} is {family.name!r}, which is not stored with model_type 'chatglm'"
+        )
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build the configuration of the family that the keys are of."""
+        if cls is not ChatGLMConfig:
+            return super().from_dict(config_dict, **kwargs)
+        named = {"name_or_path": kwargs.get("name_or_path"), **config_dict}
+        return cls._subclass_for(named).from_dict(config_dict, **kwargs)
+
+    def _check_values(self) -> None:
+        where = self.name_or_path or "config.json"
+        problems = [
+            f"{where}: {key} is {getattr(self, key)!r}; every published model of this family has "
+            f"{value!r}, and nothing else is supported"
+            for key, value in self.fixed_values.items()
+            if getattr(self, key, value) != value
+        ]
+        if problems:
+            raise ModelError(problems)
+
+    @property
+    def family(self) -> str:
+        """The name of the family's row in families.py."""
+        return self._decision.family.name
+
+    @property
+    def family_decision(self) -> FamilyDecision:
+        """The family and the sentence that says how it was recognised."""
+        return self._decision
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all keys as the vendor writes them."""
+        return self._vendor_form(super().to_dict())
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """Return the keys that go into config.json."""
+        keys = super().to_diff_dict()
+        # The vendor's files and code call it torch_dtype; transformers 5 reads both names.
+        if keys.get("dtype") is not None:
+            keys["torch_dtype"] = keys["dtype"]
+        keys.pop("dtype", None)
+        return self._vendor_form(keys)
+
+    def _vendor_form(self, keys: dict[str, Any]) -> dict[str, Any]:
+        for name in _PRIVATE:
+            keys.pop(name, None)
+        for alias in self._given_aliases:
+            keys[alias] = getattr(self, alias)
+        if self._origin:
+            keys["_name_or_path"] = self._origin
+        keys.pop(FAMILY_KEY, None)
+        if decide_family({**keys, FAMILY_KEY: None}).family.name != self.family:
+            keys[FAMILY_KEY] = self.family
+        return keys
