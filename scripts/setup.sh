@@ -28,7 +28,12 @@ fits() { case $1 in 3.11.* | 3.12.* | 3.13.*) true ;; *) false ;; esac }
 # Set $python and $version to the interpreter that makes the environment.
 choose_python() {
     found=""
-    for python in ${wanted:-python3.12 python3.11 python3.13 python3}; do
+    if [ -n "$wanted" ]; then
+        set -- "$wanted"
+    else
+        set -- python3.12 python3.11 python3.13 python3
+    fi
+    for python in "$@"; do
         version=$(version_of "$python")
         if fits "$version"; then return 0; fi
         if [ -n "$version" ]; then found="$python is Python $version"; fi
