@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from glmforge.distributed.env import World
+from glmforge.distributed.env import World, torch_variables_set
 from glmforge.errors import LaunchError
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
@@ -93,35 +93,30 @@ def pick_device(world: World) -> torch.device:
 def process_group(world: World) -> Iterator[Ranks]:
     """Start torch's process group for `world`, yield the ranks, and end the group.
 
+    A group that the caller has started already (several runs in one process) is used and left.
+
     Small values travel over gloo on the CPU; tensors on CUDA devices over NCCL.
     """
     device = pick_device(world)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if dist.is_initialized():
+        with torch_variables_set(world):
+            yield Ranks(world=world, device=device)
+        return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    if world.world_size == 1:
-        store: dist.Store = dist.HashStore()
-    else:
-        store = dist.TCPStore(
-            world.master_addr,
-            world.master_port,
-            world.world_size,
-            is_master=world.rank == 0 and not _agent_holds_store(world),
-            timeout=COLLECTIVE_TIMEOUT,
-        )
+    # A launched process finds the others through the launcher's variables (env://); one process
+    # alone needs neither an address nor a port.
+    meeting = {"store": dist.HashStore()} if world.world_size == 1 else {"init_method": "env://"}
     dist.init_process_group(
         backend,
-        store=store,
         rank=world.rank,
         world_size=world.world_size,
         timeout=COLLECTIVE_TIMEOUT,
+        **meeting,
     )
     try:
-        yield Ranks(world=world, device=device)
+        with torch_variables_set(world):
+            yield Ranks(world=world, device=device)
     finally:
         dist.destroy_process_group()
-
-
-def _agent_holds_store(world: World) -> bool:
-    """Whether the launcher's agent already listens on the rendezvous port (torch elastic)."""
-    return world.launcher_holds_store

@@ -8,7 +8,8 @@ environment.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +55,21 @@ def read_world() -> World:
     if world.launcher == "slurm":
         os.environ.update(torch_variables(world))
     return world
+
+
+@contextmanager
+def torch_variables_set(world: World) -> Iterator[None]:
+    """Hold torch's variables in the environment for the time of a run, and take them back.
+
+    DeepSpeed reads LOCAL_RANK also for a process that no launcher started.
+    """
+    missing = {k: v for k, v in torch_variables(world).items() if k not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del os.environ[name]
 
 
 def torch_variables(world: World) -> dict[str, str]:

@@ -11,21 +11,31 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 
-def start_deepspeed() -> None:
-    """Bind DeepSpeed to the process group that exists, without its CPU all-reduce kernel.
+@contextmanager
+def deepspeed_running() -> Iterator[None]:
+    """Bind DeepSpeed to the process group that exists, for the time of a run.
 
-    On CPU hosts DeepSpeed compiles `deepspeed_shm_comm` when its communication layer starts: 1.5
-    minutes cold, and a killed build leaves a lock on which later runs hang in silence. Results are
-    the same without it. It can go when DeepSpeed offers a switch (deepspeed 0.19.8 has none).
+    Its CPU all-reduce kernel is left out: on CPU hosts DeepSpeed compiles `deepspeed_shm_comm`
+    when its communication layer starts, 1.5 minutes cold, and a killed build leaves a lock on
+    which later runs hang in silence. Results are the same without it. This can go when DeepSpeed
+    offers a switch (deepspeed 0.19.8 has none).
+    ZeRO-3 replaces `torch.nn.functional.linear` for the whole process and leaves it so; the
+    original is put back at the end, or a later run of this process would compute other bits.
     """
+    linear = functional.linear
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     import deepspeed
     import deepspeed.ops
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(verbose=False, dist_init_required=False)
+    deepspeed.init_distributed(verbose=False, dist_init_required=None)
+    try:
+        yield
+    finally:
+        functional.linear = linear
 
 
 @contextmanager

@@ -1,0 +1,144 @@
+"""LoRA on a loaded model: which modules, how many parameters, and the adapter directory.
+
+Owns the checks that make an adapter real before any GPU time is spent: every target name must
+match, something must be trainable, and what is written must hold every tensor.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from safetensors import safe_open
+from torch import nn
+
+from glmforge.errors import AdapterError
+
+ALL_LINEAR = "all-linear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSettings:
+    """LoRA's own settings, in PEFT's words; `target_modules` are resolved module names."""
+
+    r: int
+    lora_alpha: float
+    lora_dropout: float
+    target_modules: tuple[str, ...]
+
+
+def linear_module_names(model: nn.Module) -> list[str]:
+    """Return the last name parts of all linear modules inside `model`'s layers, in order.
+
+    The language-model head is left out: the loss calls it on its own path.
+    """
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    names: dict[str, None] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module is not head:
+            names.setdefault(name.rsplit(".", 1)[-1])
+    return list(names)
+
+
+def check_targets(
+    model: nn.Module, wanted: Sequence[str] | None, usual: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the target names to use, after checking each against the model's linear modules.
+
+    Args:
+        model: the model, which may live on the meta device (no weights needed).
+        wanted: the user's list; None means `usual`; ["all-linear"] means every linear module
+            but the head.
+        usual: the family's default.
+
+    Raises:
+        AdapterError: a name that matches no linear module of the model.
+    """
+    existing = linear_module_names(model)
+    if wanted is None:
+        wanted = usual
+    if list(wanted) == [ALL_LINEAR]:
+        return tuple(existing)
+    unknown = [name for name in wanted if name not in existing]
+    if unknown:
+        usual_text = ", ".join(name for name in usual if name in existing)
+        hint = f" The usual choice for this model: {usual_text}." if usual_text else ""
+        raise AdapterError(
+            f"lora.target_modules: {', '.join(map(repr, unknown))} matches no linear module of "
+            f"this model. Its linear modules: {', '.join(existing)}.{hint}"
+        )
+    return tuple(wanted)
+
+
+def add_lora(model: nn.Module, settings: LoraSettings) -> PeftModel:
+    """Wrap `model` with LoRA adapters in the model's own dtype; everything else is frozen.
+
+    Raises:
+        AdapterError: no parameter ended up trainable.
+    """
+    config = LoraConfig(
+        r=settings.r,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules=list(settings.target_modules),
+        bias="none",
+        task_type=TaskType.CAUSAL_LM,
+    )
+    wrapped = get_peft_model(model, config, autocast_adapter_dtype=False)
+    if not any(p.requires_grad for p in wrapped.parameters()):
+        raise AdapterError(
+            f"LoRA on {', '.join(settings.target_modules)} left no trainable parameter: "
+            f"the model's linear modules are {', '.join(linear_module_names(model))}"
+        )
+    return wrapped
+
+
+def trainable_line(model: nn.Module) -> str:
+    """Return "trainable params: N || all params: M || trainable%: P" (PEFT's wording).
+
+    Counts whole parameters, also where ZeRO-3 has partitioned them.
+    """
+    trainable = total = 0
+    for parameter in model.parameters():
+        count = int(getattr(parameter, "ds_numel", parameter.numel()))
+        total += count
+        trainable += count if parameter.requires_grad else 0
+    return (
+        f"trainable params: {trainable:,} || all params: {total:,} || "
+        f"trainable%: {100 * trainable / total:.4f}"
+    )
+
+
+def save_adapter(
+    model: PeftModel, weights: Mapping[str, torch.Tensor], directory: Path
+) -> list[str]:
+    """Write `directory` in PEFT's format from whole `weights`, read it back and check it.
+
+    Args:
+        model: the wrapped model (its config and names).
+        weights: name → whole CPU tensor of every trainable parameter.
+        directory: made where missing.
+
+    Returns:
+        Sentences the user should read: empty, or that every lora_B is still zero.
+
+    Raises:
+        AdapterError: a tensor is missing or empty in the written file.
+    """
+    model.save_pretrained(str(directory), state_dict=dict(weights), safe_serialization=True)
+    readme = directory / "README.md"
+    readme.unlink(missing_ok=True)  # PEFT's template card holds nothing about this run
+    path = directory / "adapter_model.safetensors"
+    with safe_open(path, framework="pt") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        zero_b = [bool((file.get_tensor(name) == 0).all()) for name in shapes if ".lora_B." in name]
+    empty = [name for name, shape in shapes.items() if 0 in shape]
+    if empty or len(shapes) != len(weights):
+        raise AdapterError(
+            f"{path}: wrote {len(shapes)} of {len(weights)} tensors, {len(empty)} of them empty: "
+            "the partitioned weights were not gathered; this is a bug of this program"
+        )
+    if zero_b and all(zero_b):
+        return [f"{path}: every lora_B is zero, the adapter changes nothing yet"]
+    return []

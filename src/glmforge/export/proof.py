@@ -1,0 +1,118 @@
+"""Proof that written weights answer as the ones in memory do: logits, from a fresh process.
+
+``python -m glmforge.export.proof DIR IDS OUT`` opens a directory as a user would and writes the
+logits of fixed prompts; `compare` runs it and measures the difference.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from glmforge.data import generation_prompt
+from glmforge.errors import ExportError
+
+PROMPTS = (
+    "你好，请介绍一下你自己。",
+    "我买的东西坏了，怎么办？",
+    "What is 17 plus 25?",
+    "用一句话说明什么是潮汐。",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How far two sets of logits are apart."""
+
+    max_abs: float
+    """Largest absolute difference of any logit."""
+    kl: float
+    """Mean Kullback-Leibler divergence of the next-token distributions, nats."""
+    greedy_agreement: float
+    """Share of positions whose most likely token is the same."""
+
+    def __str__(self) -> str:
+        return (
+            f"max abs difference {self.max_abs:.2e}, KL {self.kl:.2e} nats, greedy agreement "
+            f"{self.greedy_agreement:.2%}"
+        )
+
+
+def prompt_ids(tokenizer: Any) -> list[list[int]]:
+    """Return the generation prompts of the fixed prompts."""
+    return [generation_prompt([{"role": "user", "content": text}], tokenizer) for text in PROMPTS]
+
+
+@torch.no_grad()
+def logits_of(model: Any, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Return each prompt's logits [length, vocabulary] in fp32, without padding."""
+    model.eval()
+    device = next(iter(model.parameters())).device
+    rows = []
+    for row in ids:
+        output = model(input_ids=torch.tensor([list(row)], device=device), use_cache=False)
+        rows.append(output.logits[0].float().cpu().numpy())
+    return rows
+
+
+def difference(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> Difference:
+    """Measure `actual` logits against `expected` ones.
+
+    Raises:
+        ExportError: shapes differ, or a logit is not finite.
+    """
+    a, b = np.concatenate(list(expected)), np.concatenate(list(actual))
+    if a.shape != b.shape or not np.isfinite(b).all():
+        raise ExportError(
+            f"the written weights give logits of shape {b.shape} (expected {a.shape}), finite: "
+            f"{bool(np.isfinite(b).all())}"
+        )
+    p, q = torch.from_numpy(a).log_softmax(-1), torch.from_numpy(b).log_softmax(-1)
+    return Difference(
+        max_abs=float(np.abs(a - b).max()),
+        kl=float((p.exp() * (p - q)).sum(-1).mean()),
+        greedy_agreement=float((a.argmax(-1) == b.argmax(-1)).mean()),
+    )
+
+
+def logits_in_fresh_process(directory: Path, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Open `directory` in a new Python process, in fp32 on the CPU, and return its logits.
+
+    Raises:
+        ExportError: the process failed; its last lines say why.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        ids_path, out = Path(scratch) / "ids.json", Path(scratch) / "logits.npz"
+        ids_path.write_text(json.dumps([list(row) for row in ids]), encoding="utf-8")
+        command = [sys.executable, "-m", "glmforge.export.proof"]
+        done = subprocess.run(
+            [*command, str(directory), str(ids_path), str(out)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            tail = "\n".join(done.stderr.strip().split("\n")[-5:])
+            raise ExportError(f"{directory}: cannot be opened again in a new process:\n{tail}")
+        with np.load(out) as loaded:
+            return [loaded[str(number)] for number in range(len(ids))]
+
+
+def main(directory: str, ids_path: str, out: str) -> None:
+    """Write the logits of the prompts in `ids_path` by the model in `directory` to `out`."""
+    from glmforge.models import load_model
+
+    ids = json.loads(Path(ids_path).read_text(encoding="utf-8"))
+    rows = logits_of(load_model(directory, dtype=torch.float32), ids)
+    np.savez(out, **{str(number): row for number, row in enumerate(rows)})  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

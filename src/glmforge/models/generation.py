@@ -1,0 +1,79 @@
+"""One answer from one prompt: the sampler shared by training samples, chat, export and comparison.
+
+Stops at the family's stop ids, and says why it stopped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A generated answer: its ids without the stop id, its text, and "stop" or "length"."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    stop_reason: str
+
+
+def stop_ids(model: Any, tokenizer: Any) -> list[int]:
+    """Return the ids at which an answer ends: the tokenizer's family's, and the model's own."""
+    ids: dict[int, None] = {}
+    for token in getattr(tokenizer, "stop_tokens", ()):
+        ids.setdefault(int(tokenizer.convert_tokens_to_ids(token)))
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    for value in configured if isinstance(configured, list) else [configured]:
+        if value is not None:
+            ids.setdefault(int(value))
+    if tokenizer.eos_token_id is not None:
+        ids.setdefault(int(tokenizer.eos_token_id))
+    return list(ids)
+
+
+@torch.no_grad()
+def answer(
+    model: Any,
+    tokenizer: Any,
+    prompt_ids: Sequence[int],
+    *,
+    max_new_tokens: int,
+    synced_ranks: bool = False,
+    streamer: Any = None,
+    **sampling: Any,
+) -> Answer:
+    """Generate one answer, greedily unless `sampling` says otherwise.
+
+    Args:
+        model: any causal LM in evaluation mode (PEFT-wrapped or not).
+        tokenizer: its tokenizer.
+        prompt_ids: a generation prompt, ending where the model's own tokens begin.
+        max_new_tokens: longest answer in tokens.
+        synced_ranks: keep all ranks generating until the last one has finished (ZeRO-3).
+        streamer: transformers' streamer, fed token by token.
+        sampling: generate()'s options, such as do_sample, temperature, num_beams.
+    """
+    device = next(iter(model.parameters())).device
+    input_ids = torch.tensor([list(prompt_ids)], dtype=torch.long, device=device)
+    stops = stop_ids(model, tokenizer)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else stops[0]
+    output = model.generate(
+        input_ids=input_ids,
+        attention_mask=torch.ones_like(input_ids),
+        max_new_tokens=max_new_tokens,
+        eos_token_id=stops,
+        pad_token_id=pad,
+        synced_gpus=synced_ranks,
+        streamer=streamer,
+        **{"do_sample": False, **sampling},
+    )
+    new_ids = output[0, input_ids.shape[1] :].tolist()
+    ended = next((i for i, token in enumerate(new_ids) if token in stops), None)
+    kept = new_ids if ended is None else new_ids[:ended]
+    return Answer(
+        token_ids=tuple(kept),
+        text=tokenizer.decode(kept).strip(),
+        stop_reason="length" if ended is None else "stop",
+    )

@@ -1,0 +1,230 @@
+"""The DeepSpeed config of a run, written whole: one source of truth, the run config.
+
+A user's own DeepSpeed map (or JSON file) is merged in: what it leaves to "auto" is filled, what
+contradicts the run config, what DeepSpeed would ignore, and unknown keys are reported together.
+Plain values in, plain dict out; DeepSpeed is not imported.
+"""
+
+import copy
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glmforge.errors import ConfigError
+from glmforge.plan.batch import BatchSizes, check_total
+
+DEFAULT_STAGE = 2
+
+# Top-level keys of deepspeed.ai/docs/config-json that a user's map may set. DeepSpeed itself
+# ignores any other in silence.
+_PASSED_ON = frozenset(
+    """activation_checkpointing aio checkpoint comms_logger communication_data_type
+    data_types disable_allgather dump_state flops_profiler gradient_predivide_factor
+    memory_breakdown prescale_gradients
+    seq_parallel_communication_data_type sparse_gradients steps_per_print
+    wall_clock_breakdown zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
+    """.split()
+)
+_OURS = frozenset(
+    """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps
+    gradient_clipping bf16 fp16 zero_optimization""".split()
+)
+_OPTIMIZER_KEYS = ("optimizer", "scheduler")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What the run config decides about the engine."""
+
+    sizes: BatchSizes
+    precision: str
+    max_grad_norm: float
+
+
+def read_map(value: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
+    """Return the user's DeepSpeed map, read from a JSON file where the config names one.
+
+    Raises:
+        ConfigError: the file is missing, is not JSON, or holds no object.
+    """
+    if value is None or isinstance(value, Mapping):
+        return value
+    path = Path(value)
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"deepspeed: {path} cannot be read ({error.strerror})") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"deepspeed: {path} is not JSON ({error})") from error
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"deepspeed: {path} holds {type(loaded).__name__}, a map is needed")
+    return loaded
+
+
+def zero_stage(user_map: Mapping[str, Any] | None) -> int:
+    """Return the ZeRO stage that a (checked) user map asks for; 2 where it does not say."""
+    zero = (user_map or {}).get("zero_optimization", {})
+    return int(zero.get("stage", DEFAULT_STAGE)) if isinstance(zero, Mapping) else DEFAULT_STAGE
+
+
+def write_config(settings: EngineSettings, user_map: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Merge the run's own settings with the user's map into one config without "auto".
+
+    Args:
+        settings: batch sizes, precision and clipping of the run config.
+        user_map: the `deepspeed:` map of the run config, or None.
+
+    Raises:
+        ConfigError: all contradictions, unknown or ignored keys and wrong types at once.
+    """
+    user = copy.deepcopy(dict(user_map or {}))
+    problems = [*_unknown(user), *_conflicts(user, settings), *_zero_problems(user)]
+    if problems:
+        raise ConfigError(problems)
+    config: dict[str, Any] = {
+        "train_batch_size": settings.sizes.global_batch,
+        "train_micro_batch_size_per_gpu": settings.sizes.micro_batch,
+        "gradient_accumulation_steps": settings.sizes.accumulation,
+        "gradient_clipping": settings.max_grad_norm,
+        "bf16": {"enabled": settings.precision == "bf16"},
+        "fp16": _fp16(settings.precision, user.get("fp16")),
+        "zero_optimization": _zero(user.get("zero_optimization")),
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": None,
+        "wall_clock_breakdown": False,
+    }
+    config.update({key: value for key, value in user.items() if key in _PASSED_ON})
+    return config
+
+
+def _unknown(user: Mapping[str, Any]) -> list[str]:
+    known = _PASSED_ON | _OURS | set(_OPTIMIZER_KEYS)
+    problems = []
+    for key in user:
+        if key in known:
+            continue
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "DeepSpeed would ignore it: remove it"
+        problems.append(f"deepspeed.{key} is not a key of DeepSpeed's config: {hint}")
+    return problems
+
+
+def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
+    sizes = settings.sizes
+    problems = []
+    expected = {
+        "train_micro_batch_size_per_gpu": (
+            sizes.micro_batch,
+            "training.per_device_train_batch_size",
+        ),
+        "gradient_accumulation_steps": (sizes.accumulation, "training.gradient_accumulation_steps"),
+        "gradient_clipping": (settings.max_grad_norm, "training.max_grad_norm"),
+    }
+    for key in ("train_batch_size", *expected):
+        value = user.get(key, "auto")
+        if value == "auto":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            problems.append(
+                f"deepspeed.{key} is {value!r} ({type(value).__name__}): a number is needed, "
+                "without quotes"
+            )
+        elif key != "gradient_clipping" and (value <= 0 or value != int(value)):
+            problems.append(f"deepspeed.{key} is {value}: a whole number above 0 is needed")
+        elif key == "train_batch_size":
+            wrong = check_total(int(value), sizes)
+            problems += [f"deepspeed.{wrong}"] if wrong else []
+        elif value != expected[key][0]:
+            ours, name = expected[key]
+            problems.append(
+                f"deepspeed.{key} is {value}, but {name} is {ours}: set it in one place "
+                f"(leave it out of deepspeed, or write {name}={value})"
+            )
+    for key in _OPTIMIZER_KEYS:
+        if key in user:
+            problems.append(
+                f"deepspeed.{key} would be a second {key}: this program builds it from the "
+                "training section (learning_rate, weight_decay, lr_scheduler_type, ...); remove it"
+            )
+    return problems + _precision_conflicts(user, settings.precision)
+
+
+def _precision_conflicts(user: Mapping[str, Any], precision: str) -> list[str]:
+    problems, enabled = [], []
+    for key in ("bf16", "fp16"):
+        section = user.get(key)
+        if section is None:
+            continue
+        if not isinstance(section, Mapping):
+            problems.append(
+                f"deepspeed.{key} is {section!r}: a map is needed, such as enabled: true"
+            )
+            continue
+        flag = section.get("enabled", "auto")
+        if flag not in (True, False, "auto"):
+            problems.append(f"deepspeed.{key}.enabled is {flag!r}: true, false or auto is needed")
+        elif flag is True:
+            enabled.append(key)
+    if len(enabled) == 2:
+        problems.append("deepspeed.bf16 and deepspeed.fp16 are both enabled: choose one")
+    elif enabled and enabled[0] != precision:
+        problems.append(
+            f"deepspeed.{enabled[0]} is enabled, but this run computes in {precision}: write "
+            f"training.precision={enabled[0]}, or remove deepspeed.{enabled[0]}"
+        )
+    return problems
+
+
+def _zero_problems(user: Mapping[str, Any]) -> list[str]:
+    zero = user.get("zero_optimization", {})
+    if not isinstance(zero, Mapping):
+        return [f"deepspeed.zero_optimization is {zero!r}: a map is needed, such as stage: 2"]
+    stage = zero.get("stage", DEFAULT_STAGE)
+    if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
+        return [f"deepspeed.zero_optimization.stage is {stage!r}: 0, 1, 2 or 3 is needed"]
+    problems = []
+    for key in ("offload_param", "offload_optimizer"):
+        device = (zero.get(key) or {}).get("device", "none")
+        needed = (3,) if key == "offload_param" else (1, 2, 3)
+        if device != "none" and stage not in needed:
+            problems.append(
+                f"deepspeed.zero_optimization.{key} does nothing at stage {stage}: it needs stage "
+                f"{' or '.join(map(str, needed))}; remove it or change the stage"
+            )
+    return problems
+
+
+def _zero(user_zero: Mapping[str, Any] | None) -> dict[str, Any]:
+    zero: dict[str, Any] = {
+        "stage": DEFAULT_STAGE,
+        "overlap_comm": False,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": 200_000_000,
+        "allgather_bucket_size": 200_000_000,
+    }
+    zero.update({k: v for k, v in (user_zero or {}).items() if v != "auto"})
+    if zero["stage"] == 3:
+        zero.setdefault("stage3_prefetch_bucket_size", 50_000_000)
+        zero.setdefault("stage3_param_persistence_threshold", 100_000)
+        zero.setdefault("stage3_max_live_parameters", 1_000_000_000)
+        zero.setdefault("stage3_max_reuse_distance", 1_000_000_000)
+    return zero
+
+
+def _fp16(precision: str, user_fp16: Mapping[str, Any] | None) -> dict[str, Any]:
+    """fp16 with a dynamic loss scale starting at 2^16, as DeepSpeed's documentation has it."""
+    if precision != "fp16":
+        return {"enabled": False}
+    section: dict[str, Any] = {
+        "enabled": True,
+        "loss_scale": 0,
+        "initial_scale_power": 16,
+        "loss_scale_window": 1000,
+        "hysteresis": 2,
+        "min_loss_scale": 1,
+    }
+    section.update({k: v for k, v in (user_fp16 or {}).items() if v != "auto" and k != "enabled"})
+    return section

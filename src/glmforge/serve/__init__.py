@@ -1,0 +1,1 @@
+"""Answers to people: the terminal chat."""

@@ -1,0 +1,141 @@
+"""The DeepSpeed engine of a run: optimizer, start, and the three numbers read from it.
+
+One of the two modules that import DeepSpeed (the other is ``distributed/zero.py``). The loop calls
+the engine itself: `engine(...)`, `engine.backward(...)`, `engine.step()`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from glmforge.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW (Loshchilov and Hutter, arXiv 1711.05101) with decoupled weight decay."""
+
+    learning_rate: float
+    betas: tuple[float, float]
+    epsilon: float
+    weight_decay: float
+
+
+def pick_precision(wanted: str, device: torch.device) -> str:
+    """Resolve "auto": bf16 where the GPU computes it, fp16 on older GPUs, fp32 on the CPU.
+
+    Raises:
+        ConfigError: the device cannot compute in the wanted precision.
+    """
+    if device.type == "cpu":
+        if wanted == "fp16":
+            raise ConfigError(
+                "training.precision is fp16, but this run is on the CPU, where DeepSpeed refuses "
+                "fp16: write training.precision=fp32 (or auto), or run on a GPU"
+            )
+        return "fp32" if wanted == "auto" else wanted
+    major, minor = torch.cuda.get_device_capability(device)
+    has_bf16 = major >= 8
+    if wanted == "auto":
+        return "bf16" if has_bf16 else "fp16"
+    if wanted == "bf16" and not has_bf16:
+        raise ConfigError(
+            f"training.precision is bf16, but {torch.cuda.get_device_name(device)} has compute "
+            f"capability {major}.{minor} and bf16 needs 8.0: write training.precision=fp16"
+        )
+    return wanted
+
+
+def torch_dtype(precision: str) -> torch.dtype:
+    """Return the dtype of the weights that a precision computes with."""
+    return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
+
+
+def build_optimizer(
+    model: nn.Module, settings: OptimizerSettings, *, offload: bool
+) -> torch.optim.Optimizer:
+    """Return AdamW over the trainable parameters; norms and biases (1-D) are not decayed.
+
+    The optimizer is built here and not by DeepSpeed, which would compile its own on the spot; only
+    offloaded states need DeepSpeed's CPU Adam.
+    """
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {
+            "params": [p for p in trainable if _dimensions(p) >= 2],
+            "weight_decay": settings.weight_decay,
+        },
+        {"params": [p for p in trainable if _dimensions(p) < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    options: dict[str, Any] = {
+        "lr": settings.learning_rate,
+        "betas": settings.betas,
+        "eps": settings.epsilon,
+    }
+    if offload:
+        from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+        return DeepSpeedCPUAdam(groups, adamw_mode=True, **options)
+    return torch.optim.AdamW(groups, fused=trainable[0].device.type == "cuda", **options)
+
+
+def _dimensions(parameter: nn.Parameter) -> int:
+    return len(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def build_engine(model: nn.Module, config: Mapping[str, Any], settings: OptimizerSettings) -> Any:
+    """Wrap `model` in a DeepSpeed engine.
+
+    Args:
+        model: on its device, in its training dtype, gradients required where trained.
+        config: the whole DeepSpeed config (``plan.deepspeed_config.write_config``).
+        settings: the optimizer's.
+    """
+    import deepspeed
+
+    zero = config["zero_optimization"]
+    offload = (zero.get("offload_optimizer") or {}).get("device", "none") != "none"
+    optimizer = build_optimizer(model, settings, offload=offload)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=optimizer,
+        config=dict(config),
+        dist_init_required=False,
+    )
+    return engine
+
+
+def set_learning_rate(engine: Any, rate: float) -> None:
+    """Give the next update this learning rate."""
+    for group in engine.optimizer.param_groups:
+        group["lr"] = rate
+
+
+def local_gradient_norm(engine: Any) -> float | None:
+    """Return the gradient norm before an update at stage 0 in fp32, else None.
+
+    DeepSpeed reports the norm after the update (`reported_norm`) except there, where the gradients
+    are already averaged over ranks and lie in `.grad`.
+    """
+    plain = engine.zero_optimization_stage() == 0 and not (
+        engine.bfloat16_enabled() or engine.fp16_enabled()
+    )
+    if not plain:
+        return None
+    gradients = [p.grad for p in engine.module.parameters() if p.grad is not None]
+    return float(torch.nn.utils.get_total_norm(gradients))
+
+
+def reported_norm(engine: Any) -> float:
+    """Return the gradient norm before clipping that the engine kept from its last update."""
+    norm = engine.get_global_grad_norm()
+    return float("nan") if norm is None else float(norm)
+
+
+def loss_scale(engine: Any) -> float:
+    """Return the loss scale of the next update: 1 unless in fp16."""
+    return float(engine.optimizer.cur_scale) if engine.fp16_enabled() else 1.0

@@ -1,0 +1,109 @@
+"""The training loop: one step readable from top to bottom.
+
+The loss of a step is the sum of nll over all trained tokens of all micro-batches and ranks,
+divided by their number. The number is known before the first forward (the batch plan is the same
+on every rank), so each micro-batch's share is exact whatever the split.
+"""
+
+import time
+from typing import Any
+
+import torch
+
+from glmforge.data import StepBatches
+from glmforge.distributed.collectives import Ranks
+from glmforge.errors import TrainingError
+from glmforge.train.engine import (
+    local_gradient_norm,
+    loss_scale,
+    reported_norm,
+    set_learning_rate,
+)
+from glmforge.train.metrics import StepRecord, peak_gib
+from glmforge.train.session import Session
+
+
+def train_step(engine: Any, batches: StepBatches, rate: float, ranks: Ranks) -> tuple[float, float]:
+    """Do one optimizer update; return this rank's share of the loss and the gradient norm.
+
+    DeepSpeed averages gradients over ranks, so each rank's loss is Σ nll x world_size / trained
+    tokens of the step: the average is Σ over ranks of Σ nll / trained tokens. The engine's own
+    division by the accumulation count is switched off: the token count already covers it.
+    """
+    engine.train()
+    set_learning_rate(engine, rate)
+    share = 0.0
+    for batch in batches.micro_batches:
+        inputs = batch.to(ranks.device).model_inputs()
+        output = engine(**inputs, num_items_in_batch=batches.trained_tokens / ranks.world_size)
+        engine.backward(output.loss, scale_wrt_gas=False)
+        if engine.is_gradient_accumulation_boundary():
+            norm_before = local_gradient_norm(engine)
+        engine.step()
+        share += output.loss.detach().double() / ranks.world_size
+    norm = norm_before if norm_before is not None else reported_norm(engine)
+    return float(share), norm
+
+
+def train_loop(session: Session) -> None:
+    """Train from the session's step to its last, evaluating and saving on the way.
+
+    Raises:
+        TrainingError: the loss of a step is not finite.
+        Stopped: a signal asked for it; the checkpoint is written.
+    """
+    plan, ranks, progress = session.plan, session.ranks, session.progress
+    mark = time.perf_counter()
+    while progress.step < session.total_steps:
+        epoch, step_in_epoch = divmod(progress.step, plan.steps_per_epoch)
+        batches = session.step_batches(epoch, step_in_epoch)
+        data_seconds = time.perf_counter() - mark
+        rate = session.learning_rate()
+        share, norm = train_step(session.engine, batches, rate, ranks)
+        now = time.perf_counter()
+        gathered = ranks.gather_floats(
+            [
+                share,
+                now - mark,
+                data_seconds,
+                peak_gib(ranks.device),
+                float(sum(batch.tokens for batch in batches.micro_batches)),
+                float(session.signals.received or 0),
+            ]
+        )
+        progress.step += 1
+        progress.skipped_steps = int(session.engine.skipped_steps)
+        record = StepRecord(
+            step=progress.step,
+            epoch=progress.step / plan.steps_per_epoch,
+            loss=sum(row[0] for row in gathered),
+            learning_rate=rate,
+            grad_norm=norm,
+            loss_scale=loss_scale(session.engine),
+            skipped_steps=progress.skipped_steps,
+            trained_tokens=batches.trained_tokens,
+            tokens_per_second=batches.tokens / max(row[1] for row in gathered),
+            step_seconds=max(row[1] for row in gathered),
+            data_seconds=max(row[2] for row in gathered),
+            peak_gib=max(row[3] for row in gathered),
+        )
+        session.recorder.step(record, gathered)
+        _stop_on_bad_loss(record, fp16=session.engine.fp16_enabled())
+        session.after_step(stop_signal=int(max(row[5] for row in gathered)))
+        mark = time.perf_counter()
+
+
+def _stop_on_bad_loss(record: StepRecord, *, fp16: bool) -> None:
+    """Stop when the loss is not a number: every further step would be wasted.
+
+    An overflow under fp16's dynamic loss scale shows in the gradients, not in the loss.
+    """
+    if torch.isfinite(torch.tensor(record.loss)):
+        return
+    precision_hint = "use training.precision=bf16 where the GPU has it, or " if fp16 else ""
+    raise TrainingError(
+        f"step {record.step}: the loss is {record.loss} (gradient norm {record.grad_norm}, "
+        f"learning rate {record.learning_rate:.3g}): {precision_hint}lower "
+        "training.learning_rate, and look at the rows of this step; the last checkpoint is "
+        "untouched"
+    )

@@ -1,0 +1,210 @@
+"""What a run records and shows: metrics.jsonl, TensorBoard, the progress bar.
+
+Only rank 0 writes. metrics.jsonl gets a line for every step and evaluation; console and TensorBoard
+follow `logging_steps`. stdout is left to results: progress goes to stderr.
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One optimizer update, as metrics.jsonl has it (units in docs/run-directory.md)."""
+
+    step: int
+    epoch: float
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    loss_scale: float
+    skipped_steps: int
+    trained_tokens: int
+    tokens_per_second: float
+    step_seconds: float
+    data_seconds: float
+    peak_gib: float
+
+
+def peak_gib(device: torch.device) -> float:
+    """Return the highest memory so far in GiB: allocated on the GPU, or resident on the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / GIB
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kib * (1 if sys.platform == "darwin" else 1024) / GIB
+
+
+class Recorder:
+    """Writes a run's records. On ranks other than 0 every method does nothing."""
+
+    def __init__(
+        self, directory: Path, *, is_main: bool, logging_steps: int, total_steps: int, start: int
+    ) -> None:
+        """Open the files, dropping records after step `start` that a resumed run will redo."""
+        self._is_main = is_main
+        self._logging_steps = logging_steps
+        self._total_steps = total_steps
+        self._start = start
+        self._since = time.perf_counter()
+        self._bar: _Bar | None = None
+        if not is_main:
+            return
+        from torch.utils.tensorboard import SummaryWriter
+
+        for name in ("metrics.jsonl", "samples.jsonl"):
+            _drop_after(directory / name, start)
+        self._file: TextIO = open(directory / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
+        self._samples: TextIO = open(directory / "samples.jsonl", "a", encoding="utf-8")  # noqa: SIM115
+        self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=start + 1)
+        self._bar = _Bar(total_steps, start)
+
+    def step(self, record: StepRecord, gathered: Sequence[Sequence[float]]) -> None:
+        """Record one update; `gathered` holds each rank's [share, seconds, data, peak, tokens]."""
+        if not self._is_main or self._bar is None:
+            return
+        self._write({"kind": "train", **asdict(record)})
+        shown = record.step % self._logging_steps == 0 or record.step in (1, self._total_steps)
+        self._bar.advance(record, line=shown)
+        if record.step % self._logging_steps == 0:
+            for rank, (_, seconds, data, peak, tokens, *_) in enumerate(gathered):
+                self._write(
+                    {
+                        "kind": "rank",
+                        "rank": rank,
+                        "step": record.step,
+                        "step_seconds": seconds,
+                        "data_seconds": data,
+                        "peak_gib": peak,
+                        "tokens": int(tokens),
+                    }
+                )
+        if shown:
+            for name in (
+                "loss",
+                "learning_rate",
+                "grad_norm",
+                "loss_scale",
+                "tokens_per_second",
+                "peak_gib",
+            ):
+                self._board.add_scalar(f"train/{name}", getattr(record, name), record.step)
+
+    def evaluation(self, values: Mapping[str, Any]) -> None:
+        """Record one evaluation: `step`, `epoch`, `eval_loss` and what else it measured."""
+        if not self._is_main:
+            return
+        self._write({"kind": "eval", **values})
+        for name, value in values.items():
+            if name not in ("step", "epoch") and isinstance(value, int | float):
+                self._board.add_scalar(f"eval/{name}", value, values["step"])
+        self._board.flush()
+        if "eval_loss" in values:
+            self.say(
+                f"step {values['step']}  eval_loss {values['eval_loss']:.4f} over "
+                f"{values['eval_tokens']:,} tokens"
+            )
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Record generated answers: prompt, answer, stop reason."""
+        if not self._is_main:
+            return
+        for number, row in enumerate(rows):
+            self._samples.write(json.dumps({"step": step, **row}, ensure_ascii=False) + "\n")
+            text = f"**{row['prompt']}**\n\n{row['answer']}\n\n({row['stop_reason']})"
+            self._board.add_text(f"samples/{number}", text, step)
+        self._samples.flush()
+
+    def say(self, line: str) -> None:
+        """Print one line for people, on rank 0, without breaking the progress bar."""
+        if self._bar is not None:
+            self._bar.say(line)
+
+    def close(self) -> None:
+        """Flush and close everything."""
+        if not self._is_main or self._bar is None:
+            return
+        self._bar.close()
+        self._board.close()
+        self._file.close()
+        self._samples.close()
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self._file.flush()
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Rewrite a record file without the rows of steps after `step` (a resumed run redoes them)."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # the line that was being written when the run was killed
+        if row["step"] <= step:
+            kept.append(line + "\n")
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(kept), encoding="utf-8")
+    temporary.replace(path)
+
+
+class _Bar:
+    """The progress bar on a terminal; a line each `logging_steps` elsewhere."""
+
+    def __init__(self, total_steps: int, start: int) -> None:
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._total, self._start = total_steps, start
+        self._since = time.perf_counter()
+        self._progress: Progress | None = None
+        if self._console.is_terminal:
+            self._progress = Progress(
+                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+                BarColumn(),
+                TextColumn("{task.fields[numbers]}"),
+                TextColumn("ETA"),
+                TimeRemainingColumn(),
+                console=self._console,
+            )
+            self._task = self._progress.add_task(
+                "train", total=total_steps, completed=start, numbers=""
+            )
+            self._progress.start()
+
+    def advance(self, record: StepRecord, *, line: bool) -> None:
+        numbers = (
+            f"loss {record.loss:.4f} | {record.tokens_per_second:,.0f} tok/s | "
+            f"{record.peak_gib:.1f} GiB peak"
+        )
+        if self._progress is not None:
+            self._progress.update(self._task, completed=record.step, numbers=numbers)
+        elif line:
+            done = record.step - self._start
+            left = (time.perf_counter() - self._since) / done * (self._total - record.step)
+            self._console.print(
+                f"step {record.step}/{self._total} | epoch {record.epoch:.2f} | {numbers} | "
+                f"lr {record.learning_rate:.2e} | ETA {left:,.0f} s",
+                markup=False,
+            )
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False)
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()

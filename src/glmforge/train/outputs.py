@@ -1,0 +1,78 @@
+"""The run's last weights: ``adapter/`` (LoRA, PEFT's format) or ``model/`` (full parameters).
+
+Written aside, read back and compared, then moved into place.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from glmforge.adapters import save_adapter
+from glmforge.distributed.collectives import Ranks
+from glmforge.distributed.zero import gather_state
+from glmforge.errors import ExportError
+
+
+def write_adapter(model: Any, directory: Path, ranks: Ranks) -> list[str]:
+    """Gather the trained LoRA weights and write them on rank 0; a collective.
+
+    Returns:
+        Sentences the user should read (rank 0).
+    """
+    weights = gather_state(model, only_trainable=True, keep=ranks.is_main)
+    if weights is None:
+        return []
+    return save_adapter(model, weights, directory)
+
+
+def write_model(model: Any, tokenizer: Any, directory: Path, ranks: Ranks) -> None:
+    """Gather all weights and write a whole model directory on rank 0; a collective.
+
+    Raises:
+        ExportError: the file read back differs from the weights in memory.
+    """
+    weights = gather_state(model, only_trainable=False, keep=ranks.is_main)
+    if weights is None:
+        return
+    model.save_pretrained(str(directory), state_dict=weights)
+    tokenizer.save_pretrained(str(directory))
+    compare_files(directory, weights)
+
+
+def compare_files(directory: Path, weights: Mapping[str, torch.Tensor]) -> None:
+    """Read every safetensors file of `directory` back and compare it with `weights`.
+
+    A tensor may be absent from the files only when another name holds the same values (tied).
+
+    Raises:
+        ExportError: the tensors that differ or are missing.
+    """
+    problems, seen = [], set()
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                seen.add(name)
+                if name not in weights or not torch.equal(file.get_tensor(name), weights[name]):
+                    problems.append(f"{path}: {name} is not what was trained")
+    for name in weights.keys() - seen:
+        twins = (other for other in seen if weights[other].shape == weights[name].shape)
+        if not any(torch.equal(weights[other], weights[name]) for other in twins):
+            problems.append(f"{directory}: {name} was not written")
+    if problems:
+        raise ExportError(problems)
+
+
+def replace_directory(temporary: Path, final: Path) -> None:
+    """Move a finished directory into place, over an older one of the same name."""
+    old = final.with_name(f".old-{final.name}")
+    if old.exists():
+        shutil.rmtree(old)
+    if final.exists():
+        final.rename(old)
+    temporary.rename(final)
+    if old.exists():
+        shutil.rmtree(old)

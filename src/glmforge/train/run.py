@@ -1,0 +1,270 @@
+"""From a config to a finished run: prepare, train, write the last weights.
+
+The order is the promise: settings, data and the model's shape are checked before weights are read,
+and nothing is written before all of them have passed.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glmforge.config import RunConfig, config_from_mapping, load_config_file
+from glmforge.distributed.collectives import Ranks, process_group
+from glmforge.distributed.env import read_world
+from glmforge.distributed.zero import deepspeed_running
+from glmforge.errors import CheckpointError
+from glmforge.models import load_tokenizer
+from glmforge.plan.batch import batch_sizes
+from glmforge.plan.deepspeed_config import EngineSettings, read_map, write_config
+from glmforge.train import rundir
+from glmforge.train.checkpoint import load_checkpoint, newest_complete
+from glmforge.train.engine import OptimizerSettings, build_engine, pick_precision
+from glmforge.train.loop import train_loop
+from glmforge.train.metrics import Recorder
+from glmforge.train.outputs import replace_directory, write_adapter, write_model
+from glmforge.train.prepare import TrainingData, prepare_data, prepare_model, total_steps
+from glmforge.train.session import Session
+from glmforge.train.signals import SignalFlag, watch_signals
+from glmforge.train.state import Progress, seed_everything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended."""
+
+    output_dir: Path
+    weights_dir: Path
+    """``adapter`` or ``model``: the last weights."""
+    step: int
+    total_steps: int
+    best_step: int | None
+    best_eval_loss: float | None
+    """Lowest validation loss, nats per trained token."""
+
+
+def as_config(config: RunConfig | str | os.PathLike[str] | Mapping[str, Any]) -> RunConfig:
+    """Return a RunConfig from one, from a YAML file, or from a dict of sections."""
+    if isinstance(config, RunConfig):
+        return config
+    if isinstance(config, Mapping):
+        return config_from_mapping(config)
+    return load_config_file(Path(config), [])
+
+
+def train(
+    config: RunConfig | str | os.PathLike[str] | Mapping[str, Any], resume: str | None = None
+) -> RunResult:
+    """Train as `config` says, in this process; see ``glmforge.train``."""
+    settings = as_config(config)
+    world = read_world()
+    directory = Path(settings.training.output_dir)
+    checkpoint_from = _resume_directory(directory, resume)
+    if checkpoint_from is None:
+        rundir.check_free(directory)
+    else:
+        ended = _already_complete(settings, directory)
+        if ended is not None:
+            return ended
+    with process_group(world) as ranks, deepspeed_running(), watch_signals() as signals:
+        session = _prepare(
+            settings, directory, ranks, signals, resuming=checkpoint_from is not None
+        )
+        try:
+            if session.progress.step == 0:
+                session.look()
+            train_loop(session)
+            return _finish(session)
+        finally:
+            session.recorder.close()
+
+
+def _resume_directory(directory: Path, resume: str | None) -> Path | None:
+    """Return the run directory to go on with, or None for a new run.
+
+    "auto" means: go on where the config's own directory holds a run, else begin it.
+
+    Raises:
+        CheckpointError: the named directory is another than the config's, or holds no run.
+    """
+    if resume is None or (resume == "auto" and not rundir.holds_run(directory)):
+        return None
+    named = directory if resume == "auto" else Path(resume)
+    if named.resolve() != directory.resolve():
+        raise CheckpointError(
+            f"--resume {resume}: the config's training.output_dir is {directory}; a run goes on in "
+            f"its own directory: write training.output_dir={resume}"
+        )
+    if not rundir.holds_run(named):
+        raise CheckpointError(f"--resume {resume}: no run in {named.resolve()}")
+    return named
+
+
+def _already_complete(config: RunConfig, directory: Path) -> RunResult | None:
+    final = rundir.read_final(directory)
+    if final is None or final["status"] != "complete":
+        return None
+    return RunResult(
+        output_dir=directory,
+        weights_dir=directory / ("adapter" if config.method == "lora" else "model"),
+        step=final["step"],
+        total_steps=final["total_steps"],
+        best_step=final["best_step"],
+        best_eval_loss=final["best_eval_loss"],
+    )
+
+
+def _prepare(
+    config: RunConfig, directory: Path, ranks: Ranks, signals: SignalFlag, *, resuming: bool
+) -> Session:
+    """Build everything a run needs; see the module's promise on the order."""
+    say = _sayer(ranks)
+    training = config.training
+    seed_everything(training.seed)
+    precision = pick_precision(training.precision, ranks.device)
+    sizes = batch_sizes(
+        training.per_device_train_batch_size,
+        training.gradient_accumulation_steps,
+        ranks.world_size,
+        packing=config.data.packing,
+    )
+    engine_config = write_config(
+        EngineSettings(sizes=sizes, precision=precision, max_grad_norm=training.max_grad_norm),
+        read_map(config.deepspeed),
+    )
+    zero_stage = engine_config["zero_optimization"]["stage"]
+    say(f"{ranks.device.type}, {precision}, ZeRO-{zero_stage}; {sizes.sentence()} rows a step")
+    tokenizer = load_tokenizer(config.model.model_name_or_path)
+    data = prepare_data(config, tokenizer, say)
+    plan = data.plan(sizes, training.seed)
+    steps = total_steps(config, plan)
+    say(f"{len(data.train_rows)} rows, {plan.steps_per_epoch} steps an epoch, {steps} steps in all")
+    manifest = rundir.data_manifest(data.files, _examples(data))
+    if resuming:
+        rundir.check_same_run(directory, config.to_yaml(), manifest)
+    model = prepare_model(config, precision, ranks, say)
+    engine = build_engine(model, engine_config, _optimizer(config))
+    if ranks.is_main and not resuming:
+        rundir.write_run_files(
+            directory,
+            config_yaml=config.to_yaml(),
+            deepspeed_config=engine_config,
+            manifest=manifest,
+        )
+    progress = Progress()
+    if resuming:
+        progress = _resume(engine, directory, ranks, say, is_lora=config.method == "lora")
+    else:
+        seed_everything(training.seed + ranks.rank)  # dropout differs from rank to rank
+    recorder = Recorder(
+        directory,
+        is_main=ranks.is_main,
+        logging_steps=training.logging_steps,
+        total_steps=steps,
+        start=progress.step,
+    )
+    return Session(
+        config=config,
+        directory=directory,
+        ranks=ranks,
+        engine=engine,
+        tokenizer=tokenizer,
+        plan=plan,
+        sizes=sizes,
+        total_steps=steps,
+        eval_batches=data.eval_batches(ranks, training.per_device_eval_batch_size),
+        prompts=data.prompts,
+        recorder=recorder,
+        signals=signals,
+        progress=progress,
+        zero_stage=zero_stage,
+        pad_to=config.data.max_length
+        if ranks.device.type == "cuda" and config.data.packing
+        else None,
+    )
+
+
+def _examples(data: TrainingData) -> dict[str, Any]:
+    found = {"train": data.train.examples}
+    if data.validation is not None:
+        found["validation"] = data.validation.examples
+    return found
+
+
+def _optimizer(config: RunConfig) -> OptimizerSettings:
+    training = config.training
+    return OptimizerSettings(
+        learning_rate=training.learning_rate,
+        betas=(training.adam_beta1, training.adam_beta2),
+        epsilon=training.adam_epsilon,
+        weight_decay=training.weight_decay,
+    )
+
+
+def _resume(engine: Any, directory: Path, ranks: Ranks, say: Any, *, is_lora: bool) -> Progress:
+    """Load the newest complete checkpoint; rank 0 finds and verifies it for all."""
+    outcome: tuple[Any, ...] | None = None
+    if ranks.is_main:
+        try:
+            found = newest_complete(directory / "checkpoints")
+            outcome = (found.path, found.skipped)
+        except CheckpointError as error:
+            outcome = (None, error.problems)
+    path, lines = ranks.agree(outcome)
+    if path is None:
+        raise CheckpointError(lines)
+    for line in lines:
+        say(line)
+    progress = load_checkpoint(engine, path, ranks, exclude_frozen=is_lora)
+    say(f"resumed {path} after step {progress.step}")
+    return progress
+
+
+def _finish(session: Session) -> RunResult:
+    """Write the last weights and final.json."""
+    name = "adapter" if session.is_lora else "model"
+    final, temporary = session.directory / name, session.directory / f".tmp-{name}"
+    if session.is_lora:
+        for line in write_adapter(session.engine.module, temporary, session.ranks):
+            session.recorder.say(line)
+    else:
+        write_model(session.engine.module, session.tokenizer, temporary, session.ranks)
+    progress = session.progress
+    result = RunResult(
+        output_dir=session.directory,
+        weights_dir=final,
+        step=progress.step,
+        total_steps=session.total_steps,
+        best_step=progress.best_step,
+        best_eval_loss=progress.best_eval_loss,
+    )
+    if session.ranks.is_main:
+        replace_directory(temporary, final)
+        rundir.write_final(
+            session.directory,
+            {
+                "status": "complete",
+                "step": progress.step,
+                "total_steps": session.total_steps,
+                "best_step": progress.best_step,
+                "best_eval_loss": progress.best_eval_loss,
+                "skipped_steps": progress.skipped_steps,
+                "seconds": round(time.perf_counter() - session.started, 1),
+            },
+        )
+        session.recorder.say(f"done: {final}")
+    session.ranks.barrier()
+    return result
+
+
+def _sayer(ranks: Ranks) -> Any:
+    """Return a function that prints a line for people to stderr on rank 0."""
+    import sys
+
+    def say(line: str) -> None:
+        if ranks.is_main:
+            print(line, file=sys.stderr, flush=True)
+
+    return say

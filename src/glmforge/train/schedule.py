@@ -1,0 +1,41 @@
+"""The learning rate as a pure function of the number of updates already done.
+
+No scheduler state exists, so a resumed run cannot have another learning rate than the run that
+never stopped.
+"""
+
+import math
+
+SCHEDULES = ("linear", "cosine", "constant")
+
+
+def warmup_count(total_steps: int, warmup_steps: int | None, warmup_ratio: float) -> int:
+    """Return the warm-up length in steps: `warmup_steps`, or the ratio of the total, rounded up."""
+    return warmup_steps if warmup_steps is not None else math.ceil(warmup_ratio * total_steps)
+
+
+def learning_rate(
+    done_steps: int, *, peak: float, total_steps: int, warmup_steps: int, kind: str
+) -> float:
+    """Return the learning rate of the next update.
+
+    Args:
+        done_steps: updates done before it (0 for the first).
+        peak: the rate after warm-up.
+        total_steps: updates of the whole run.
+        warmup_steps: linear rise from 0 over this many updates.
+        kind: "linear" and "cosine" fall to 0 at `total_steps`; "constant" stays.
+
+    The formulas are transformers' `get_linear_schedule_with_warmup` and
+    `get_cosine_schedule_with_warmup` (half a period).
+    """
+    if done_steps < warmup_steps:
+        return peak * done_steps / max(1, warmup_steps)
+    progress = (done_steps - warmup_steps) / max(1, total_steps - warmup_steps)
+    progress = min(1.0, progress)
+    if kind == "linear":
+        return peak * (1.0 - progress)
+    if kind == "cosine":
+        return peak * 0.5 * (1.0 + math.cos(math.pi * progress))
+    assert kind == "constant", kind
+    return peak

@@ -1,0 +1,158 @@
+"""One run in memory: everything the loop needs, and what happens between steps.
+
+`Session` owns evaluation, saving, the best checkpoint and leaving on a signal; ``loop`` owns the
+step, ``run`` owns the preparation.
+"""
+
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from glmforge.config import RunConfig
+from glmforge.data import Batch, BatchPlan, StepBatches
+from glmforge.distributed.collectives import Ranks
+from glmforge.errors import Stopped
+from glmforge.plan.batch import BatchSizes
+from glmforge.train.checkpoint import rotate, save_checkpoint, write_pointer
+from glmforge.train.evaluate import evaluate
+from glmforge.train.metrics import Recorder
+from glmforge.train.outputs import write_adapter
+from glmforge.train.samples import generate_samples
+from glmforge.train.schedule import learning_rate, warmup_count
+from glmforge.train.signals import SignalFlag
+from glmforge.train.state import Progress
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """A prepared run. Only `progress` changes while it goes on."""
+
+    config: RunConfig
+    directory: Path
+    ranks: Ranks
+    engine: Any
+    tokenizer: Any
+    plan: BatchPlan
+    sizes: BatchSizes
+    total_steps: int
+    eval_batches: Sequence[Batch]
+    prompts: Sequence[tuple[str, list[int]]]
+    recorder: Recorder
+    signals: SignalFlag
+    progress: Progress
+    zero_stage: int
+    pad_to: int | None
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def is_lora(self) -> bool:
+        """Whether adapters are trained and the base is frozen."""
+        return self.config.method == "lora"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory that holds all checkpoints of the run."""
+        return self.directory / "checkpoints"
+
+    def step_batches(self, epoch: int, step_in_epoch: int) -> StepBatches:
+        """Return this rank's micro-batches of one step."""
+        return self.plan.rank_batches(
+            epoch,
+            step_in_epoch,
+            rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
+            micro_batch=self.sizes.micro_batch,
+            accumulation=self.sizes.accumulation,
+            pad_to=self.pad_to,
+        )
+
+    def learning_rate(self) -> float:
+        """Return the learning rate of the next update."""
+        training = self.config.training
+        return learning_rate(
+            self.progress.step,
+            peak=training.learning_rate,
+            total_steps=self.total_steps,
+            warmup_steps=warmup_count(
+                self.total_steps, training.warmup_steps, training.warmup_ratio
+            ),
+            kind=training.lr_scheduler_type,
+        )
+
+    def after_step(self, *, stop_signal: int) -> None:
+        """Evaluate, save and leave as the step just done asks for.
+
+        Args:
+            stop_signal: number of the signal that some rank received, 0 for none.
+
+        Raises:
+            Stopped: on a signal, after the checkpoint is written.
+        """
+        training, step = self.config.training, self.progress.step
+        ended = step == self.total_steps
+        epoch_ended = step % self.plan.steps_per_epoch == 0
+        due = training.eval_steps is not None and step % training.eval_steps == 0
+        is_best = False
+        if (ended or epoch_ended or due) and not (stop_signal and not ended):
+            is_best = self.look()
+        if ended or is_best or stop_signal or step % training.save_steps == 0:
+            self.save(is_best=is_best)
+        if stop_signal and not ended:
+            name = signal.Signals(stop_signal).name
+            raise Stopped(
+                f"{name}: stopped after step {step} of {self.total_steps}; the checkpoint is "
+                f"{self.checkpoints}/step-{step:06d}. Go on with the same command and --resume auto"
+            )
+
+    def look(self) -> bool:
+        """Evaluate and answer the prompts; return whether the validation loss is the lowest."""
+        values: dict[str, Any] = {
+            "step": self.progress.step,
+            "epoch": self.progress.step / self.plan.steps_per_epoch,
+        }
+        is_best = False
+        if self.eval_batches:
+            result = evaluate(self.engine, self.eval_batches, self.ranks)
+            values |= {"eval_loss": result.loss, "eval_tokens": result.tokens}
+            best = self.progress.best_eval_loss
+            is_best = self.progress.step > 0 and (best is None or result.loss < best)
+            if is_best:
+                self.progress.best_eval_loss = result.loss
+                self.progress.best_step = self.progress.step
+            self.recorder.evaluation(values)
+        if self.prompts:
+            rows = generate_samples(
+                self.engine.module,
+                self.tokenizer,
+                self.prompts,
+                self.ranks,
+                max_new_tokens=self.config.generation.max_new_tokens,
+                zero_stage=self.zero_stage,
+            )
+            self.recorder.samples(self.progress.step, rows)
+        return is_best
+
+    def save(self, *, is_best: bool) -> None:
+        """Write a checkpoint, name it best where it is, and delete those beyond the limit."""
+
+        def extras(temporary: Path) -> None:
+            if self.is_lora:
+                for line in write_adapter(self.engine.module, temporary / "adapter", self.ranks):
+                    self.recorder.say(line)
+
+        path = save_checkpoint(
+            self.engine,
+            self.checkpoints,
+            self.progress,
+            self.ranks,
+            exclude_frozen=self.is_lora,
+            write_extras=extras,
+        )
+        if self.ranks.is_main:
+            if is_best:
+                write_pointer(self.checkpoints / "best", path.name)
+            rotate(self.checkpoints, keep_last=self.config.training.save_total_limit)
+        self.ranks.barrier()

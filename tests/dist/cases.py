@@ -1,0 +1,197 @@
+"""What runs on several ranks: small real runs of `glmforge.train`, returned as plain values."""
+
+import json
+import random
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import glmforge
+from glmforge.assets import asset_path
+from glmforge.models import load_config, load_tokenizer, new_model
+
+GLOBAL_BATCH = 4
+STEPS = 5
+
+
+def tiny_model(directory: Path) -> Path:
+    """A random ChatGLM3-layout model with the embedded tokenizer, made once, on rank 0."""
+    target = directory / "tiny"
+    if dist.get_rank() == 0 and not target.exists():
+        source = asset_path("demo/model")
+        config = load_config(source)
+        config.update(
+            {
+                "num_layers": 2,
+                "hidden_size": 64,
+                "num_attention_heads": 4,
+                "kv_channels": 16,
+                "ffn_hidden_size": 112,
+            }
+        )
+        torch.manual_seed(0)
+        model = new_model(config)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.normal_(parameter, std=0.02)
+        model.save_pretrained(target)
+        load_tokenizer(source).save_pretrained(target)
+    dist.barrier()
+    return target
+
+
+def dialogues(directory: Path, count: int = 24) -> Path:
+    """Dialogues of uneven length, the same on every call."""
+    path = directory / "train.jsonl"
+    if dist.get_rank() == 0:
+        draw = random.Random(3)
+        words = "你好 请问 订单 在哪里 可以 退货 吗 谢谢 今天 发货 明天 送到 hello world 12 元".split()
+        with open(path, "w", encoding="utf-8") as file:
+            for _ in range(count):
+                messages = []
+                for turn in range(2 * draw.randint(1, 3)):
+                    text = "".join(draw.choices(words, k=draw.randint(2, 12)))
+                    role = "user" if turn % 2 == 0 else "assistant"
+                    messages.append({"role": role, "content": text})
+                file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
+    dist.barrier()
+    return path
+
+
+def run(
+    scratch: Path,
+    name: str,
+    *,
+    resume: str | None = None,
+    stage: int = 2,
+    method: str = "full",
+    packing: bool = True,
+    **training: object,
+) -> dict[str, object]:
+    """One run at the global batch of all cases; returns its losses, norms and final weights."""
+    world = dist.get_world_size()
+    micro = int(training.pop("micro", 1))
+    data = str(dialogues(scratch))
+    generation = training.pop("generation", {"prompts": ["你好", "请问订单在哪里呢谢谢"]})
+    config = {
+        "model": {"model_name_or_path": str(tiny_model(scratch))},
+        "method": method,
+        "data": {"train": data, "validation": data, "max_length": 128, "packing": packing},
+        "training": {
+            "output_dir": str(scratch / name),
+            "per_device_train_batch_size": micro,
+            "per_device_eval_batch_size": 3,
+            "gradient_accumulation_steps": GLOBAL_BATCH // (micro * world),
+            "learning_rate": 5e-3,
+            "max_steps": STEPS,
+            "precision": "fp32",
+            **training,
+        },
+        "generation": {"max_new_tokens": 6, **generation},
+        "deepspeed": {"zero_optimization": {"stage": stage}},
+    }
+    if method == "lora":
+        config["lora"] = {"lora_dropout": 0.0}
+    glmforge.train(config, resume=resume)
+    dist.barrier()
+    return outcome(scratch / name)
+
+
+def outcome(directory: Path) -> dict[str, object]:
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    train = [row for row in rows if row["kind"] == "train"]
+    return {
+        "loss": [row["loss"] for row in train],
+        "grad_norm": [row["grad_norm"] for row in train],
+        "steps": [row["step"] for row in train],
+        "eval": [row["eval_loss"] for row in rows if row["kind"] == "eval"],
+        "samples": (directory / "samples.jsonl").read_text(),
+        "ranks": sorted({row["rank"] for row in rows if row["kind"] == "rank"}),
+    }
+
+
+def stage_0(scratch: Path) -> object:
+    return run(scratch, "run", stage=0)
+
+
+def stage_1(scratch: Path) -> object:
+    return run(scratch, "run", stage=1)
+
+
+def stage_2(scratch: Path) -> object:
+    return run(scratch, "run", stage=2, logging_steps=2)
+
+
+def stage_3(scratch: Path) -> object:
+    return run(scratch, "run", stage=3)
+
+
+def micro_2(scratch: Path) -> object:
+    return run(scratch, "run", micro=2)
+
+
+def micro_4(scratch: Path) -> object:
+    return run(scratch, "run", micro=4)
+
+
+def unpacked_rows(scratch: Path) -> object:
+    return run(scratch, "run", packing=False)
+
+
+def lora_stage_0(scratch: Path) -> object:
+    return run(scratch, "run", method="lora", stage=0)
+
+
+def lora_stage_2(scratch: Path) -> object:
+    return run(scratch, "run", method="lora", stage=2)
+
+
+def lora_stage_3(scratch: Path) -> object:
+    return run(scratch, "run", method="lora", stage=3)
+
+
+def _interrupted(scratch: Path, **kwargs: object) -> object:
+    """A straight run, and the same run cut to 2 steps by max_steps... resumed from its checkpoint."""
+    straight = run(scratch, "straight", save_steps=2, save_total_limit=9, **kwargs)
+    cut = scratch / "cut"
+    if dist.get_rank() == 0:
+        import shutil
+
+        shutil.copytree(scratch / "straight", cut)
+        for step in (4, 5):
+            shutil.rmtree(cut / "checkpoints" / f"step-{step:06d}", ignore_errors=True)
+        (cut / "final.json").unlink()
+        text = (cut / "config.yaml").read_text().replace("straight", "cut")
+        (cut / "config.yaml").write_text(text)
+    dist.barrier()
+    resumed = run(scratch, "cut", resume="auto", save_steps=2, save_total_limit=9, **kwargs)
+    return {"straight": straight, "resumed": resumed, "weights_equal": _same(scratch)}
+
+
+def _same(scratch: Path) -> bool:
+    from safetensors.torch import load_file
+
+    def weights(name: str) -> dict[str, torch.Tensor]:
+        files = [*(scratch / name).glob("model/*.safetensors")]
+        files += [*(scratch / name).glob("adapter/*.safetensors")]
+        return {key: value for file in files for key, value in load_file(file).items()}
+
+    a, b = weights("straight"), weights("cut")
+    return bool(a) and a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def resume_full_2(scratch: Path) -> object:
+    return _interrupted(scratch, stage=2)
+
+
+def resume_full_3(scratch: Path) -> object:
+    return _interrupted(scratch, stage=3)
+
+
+def resume_lora_2(scratch: Path) -> object:
+    return _interrupted(scratch, stage=2, method="lora")
+
+
+def resume_lora_3(scratch: Path) -> object:
+    return _interrupted(scratch, stage=3, method="lora")

@@ -1,0 +1,88 @@
+"""Real runs on two ranks: the loss does not depend on how a batch is split, resume is exact."""
+
+import pytest
+
+CASES = (
+    "stage_2",
+    "stage_0",
+    "stage_1",
+    "stage_3",
+    "micro_2",
+    "unpacked_rows",
+    "lora_stage_2",
+    "lora_stage_0",
+    "lora_stage_3",
+    "resume_full_2",
+    "resume_full_3",
+    "resume_lora_2",
+    "resume_lora_3",
+)
+ALONE = ("stage_2", "micro_2", "micro_4", "lora_stage_2", "unpacked_rows")
+TOLERANCE = 1e-6  # fp32, five steps: summation order only
+
+
+@pytest.fixture(scope="module")
+def two(launch):
+    return launch(2, *CASES)
+
+
+@pytest.fixture(scope="module")
+def one(launch):
+    return launch(1, *ALONE)
+
+
+def test_the_loss_falls(two):
+    """Five steps at a high rate."""
+    assert two["stage_2"]["loss"][-1] < 0.9 * two["stage_2"]["loss"][0]
+    assert two["stage_2"]["steps"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("other", ["micro_2", "micro_4"])
+def test_accumulation_and_micro_batch_do_not_change_the_loss(one, other):
+    """1 x 4 accumulated = 2 x 2 = 4 x 1, on one process."""
+    assert one[other]["loss"] == pytest.approx(one["stage_2"]["loss"], rel=TOLERANCE)
+    assert one[other]["grad_norm"] == pytest.approx(one["stage_2"]["grad_norm"], rel=1e-5)
+
+
+@pytest.mark.parametrize("case", ["stage_2", "micro_2", "lora_stage_2", "unpacked_rows"])
+def test_two_processes_give_the_losses_of_one(one, two, case):
+    """At the same global batch: training and validation losses."""
+    assert two[case]["loss"] == pytest.approx(one[case]["loss"], rel=TOLERANCE)
+    assert two[case]["eval"] == pytest.approx(one[case]["eval"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_every_zero_stage_gives_the_same_losses(two, stage):
+    """Full parameters, against stage 2."""
+    assert two[f"stage_{stage}"]["loss"] == pytest.approx(two["stage_2"]["loss"], rel=TOLERANCE)
+    assert two[f"stage_{stage}"]["eval"] == pytest.approx(two["stage_2"]["eval"], rel=TOLERANCE)
+    norms = two[f"stage_{stage}"]["grad_norm"]
+    assert norms == pytest.approx(two["stage_2"]["grad_norm"], rel=1e-5)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_every_zero_stage_gives_the_same_losses_with_lora(two, stage):
+    """LoRA, against stage 2."""
+    expected = two["lora_stage_2"]
+    assert two[f"lora_stage_{stage}"]["loss"] == pytest.approx(expected["loss"], rel=TOLERANCE)
+
+
+def test_generation_in_evaluation_is_the_same_under_zero_3(two):
+    """Prompts of unequal length, sharded over ranks that must stay in step."""
+    assert two["stage_3"]["samples"] == two["stage_2"]["samples"]
+
+
+def test_every_rank_is_recorded(two):
+    """A line a rank every logging_steps."""
+    assert two["stage_2"]["ranks"] == [0, 1]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.startswith("resume")])
+def test_a_resumed_run_is_bitwise_the_straight_one(two, case):
+    """Resumed after step 2 of 5: losses, samples, evaluations and weights are equal."""
+    straight, resumed = two[case]["straight"], two[case]["resumed"]
+    assert resumed["loss"] == straight["loss"]
+    assert resumed["eval"] == straight["eval"]
+    assert resumed["samples"] == straight["samples"]
+    assert resumed["steps"] == [1, 2, 3, 4, 5]
+    assert two[case]["weights_equal"]

@@ -1,0 +1,38 @@
+"""The batch equation: derived where left open, refused in words where it does not hold."""
+
+from glmforge.plan.batch import BatchSizes, batch_sizes, check_total
+
+
+def test_accumulation_is_one_for_packed_rows_and_eight_for_dialogues():
+    """A packed row holds several dialogues already."""
+    assert batch_sizes(2, "auto", 2, packing=True).global_batch == 4
+    assert batch_sizes(2, "auto", 2, packing=False).global_batch == 32
+
+
+def test_a_written_accumulation_is_kept():
+    """What the user writes is never overridden."""
+    assert batch_sizes(2, 4, 1, packing=True).accumulation == 4
+
+
+def test_the_guides_example_holds():
+    """2 GPUs, micro 2, accumulation 8 is a global batch of 32."""
+    sizes = BatchSizes(micro_batch=2, accumulation=8, world_size=2)
+    assert check_total(32, sizes) is None
+
+
+def test_a_wrong_total_is_refused_with_the_equation_and_three_ways_out():
+    """The guides' example with accumulation 1 gives 4, not 32."""
+    text = check_total(32, BatchSizes(micro_batch=2, accumulation=1, world_size=2))
+    assert text is not None
+    assert "x 2 process(es) = 4" in text
+    assert "train_batch_size: 4" in text
+    assert "gradient_accumulation_steps: 8" in text
+    assert "16 process(es)" in text
+
+
+def test_a_total_that_does_not_divide_names_the_nearest_that_do():
+    """64 rows over 4 x 3: 60 and 72 would work."""
+    text = check_total(64, BatchSizes(micro_batch=4, accumulation=5, world_size=3))
+    assert text is not None
+    assert "60 (5 steps)" in text
+    assert "72 (6 steps)" in text
