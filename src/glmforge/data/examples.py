@@ -1,0 +1,238 @@
+"""Conversations to examples: ids and labels that fit, with everything that was done counted.
+
+``build_examples`` is the whole path in memory (``prepared`` is the same path to disk, shared by
+``encode_one``). An ``ExampleList`` knows the lengths and trained tokens of its examples without
+touching them, which is all that packing and the loader's balancing ask.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from glmforge.data.conversation import Conversation, Problem, without_trailing_user
+from glmforge.data.rules import check
+from glmforge.data.segments import IGNORED, Ids, Inexpressible, Labels, TokenizerLike, row_arrays
+from glmforge.data.templates import LABELS, template_for
+from glmforge.data.truncation import POLICIES, Limit, Truncation, fit
+from glmforge.errors import DataError
+
+OnError = Literal["stop", "skip"]
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One row before packing: int32 ``input_ids`` and unshifted ``labels`` of equal length."""
+
+    input_ids: Ids
+    labels: Ids
+    source: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """What happened to the records. Rows are what training sees; records are what was read."""
+
+    records: int = 0
+    rows: int = 0
+    skipped: int = 0
+    dropped: int = 0
+    untrained: int = 0
+    shortened: int = 0
+    split: int = 0
+    cut: int = 0
+    trailing_messages: int = 0
+    total_tokens: int = 0
+    trained_tokens: int = 0
+
+    def add(self, other: "Counts") -> None:
+        """Add another part's counts to these."""
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+
+    def __str__(self) -> str:
+        share = self.trained_tokens / self.total_tokens if self.total_tokens else 0.0
+        line = (
+            f"{self.records:,} records read, {self.rows:,} rows kept: "
+            f"{self.total_tokens:,} tokens, {self.trained_tokens:,} trained ({share:.0%})"
+        )
+        notes = {
+            "skipped for faults": self.skipped,
+            "dropped as too long": self.dropped,
+            "dropped with nothing to train": self.untrained,
+            "shortened": self.shortened,
+            "split": self.split,
+            "with a cut answer": self.cut,
+            "unanswered messages dropped at the end": self.trailing_messages,
+        }
+        said = ", ".join(f"{number:,} {what}" for what, number in notes.items() if number)
+        return f"{line}\n{said}" if said else line
+
+
+class ExampleList(Sequence[Example]):
+    """Examples in memory with their lengths and trained tokens as arrays."""
+
+    def __init__(self, examples: Iterable[Example]) -> None:
+        self._examples = tuple(examples)
+        self.lengths: Int64s = np.array([len(e.input_ids) for e in self._examples], np.int64)
+        self.trained_counts: Int64s = np.array(
+            [int((e.labels != IGNORED).sum()) for e in self._examples], np.int64
+        )
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> "ExampleList": ...
+    def __getitem__(self, index: int | slice) -> "Example | ExampleList":
+        if isinstance(index, slice):
+            return ExampleList(self._examples[index])
+        return self._examples[index]
+
+    def __iter__(self) -> Iterator[Example]:
+        return iter(self._examples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleSet:
+    """Examples, the counts of how they came about, and the problems of skipped records."""
+
+    examples: Sequence[Example]
+    counts: Counts
+    problems: tuple[Problem, ...] = ()
+
+
+def build_examples(
+    conversations: Iterable[Conversation],
+    tokenizer: TokenizerLike,
+    *,
+    max_length: int,
+    labels: Labels = "all_turns",
+    truncation: Truncation = "drop_last_turns",
+    on_error: OnError = "stop",
+    max_positions: int | None = None,
+) -> ExampleSet:
+    """Render every conversation to examples no longer than ``max_length`` tokens.
+
+    Args:
+        conversations: as ``read_conversations`` gives them.
+        tokenizer: a tokenizer from ``load_tokenizer``.
+        max_length: longest example in tokens.
+        labels: which turns are trained.
+        truncation: what happens to a dialogue that is too long.
+        on_error: "stop" raises for records that break a rule, "skip" leaves them out, counted.
+        max_positions: the model's longest sequence in tokens, where it has one.
+
+    Raises:
+        DataError: a setting is unknown, ``max_length`` is above ``max_positions``, records break
+            rules (all named), or nothing is left to train on.
+    """
+    limit = limit_of(
+        tokenizer,
+        max_length=max_length,
+        labels=labels,
+        truncation=truncation,
+        max_positions=max_positions,
+    )
+    examples: list[Example] = []
+    counts = Counts()
+    problems: list[Problem] = []
+    for conversation in conversations:
+        found, faults = encode_one(conversation, limit, truncation, counts)
+        examples.extend(found)
+        problems.extend(faults)
+    if problems and on_error == "stop":
+        raise problems_error(problems)
+    if not examples:
+        raise DataError(f"no trainable row is left: {str(counts).replace(chr(10), '; ')}")
+    return ExampleSet(examples=ExampleList(examples), counts=counts, problems=tuple(problems))
+
+
+def limit_of(
+    tokenizer: TokenizerLike,
+    *,
+    max_length: int,
+    labels: Labels,
+    truncation: Truncation,
+    max_positions: int | None = None,
+) -> Limit:
+    """Check the settings of encoding and bind them to the tokenizer's template.
+
+    Raises:
+        DataError: a setting is unknown or impossible; all of them at once.
+    """
+    wrong = []
+    if labels not in LABELS:
+        wrong.append(f"data.labels is {labels!r}; use one of {', '.join(LABELS)}")
+    if truncation not in POLICIES:
+        wrong.append(f"data.truncation is {truncation!r}; use one of {', '.join(POLICIES)}")
+    if max_length < 8:
+        wrong.append(f"data.max_length is {max_length}; a row needs at least 8 tokens")
+    if max_positions is not None and max_length > max_positions:
+        wrong.append(
+            f"data.max_length is {max_length}, above the {max_positions} positions of the model; "
+            f"set it to {max_positions} or less"
+        )
+    if wrong:
+        raise DataError(wrong)
+    return Limit(template=template_for(tokenizer), labels=labels, max_length=max_length)
+
+
+def encode_one(
+    conversation: Conversation, limit: Limit, truncation: Truncation, counts: Counts
+) -> tuple[list[Example], list[Problem]]:
+    """Encode one conversation, counting what happened: its rows, or the faults that skip it."""
+    counts.records += 1
+    faults = [problem for problem in check(conversation) if problem.level == "error"]
+    if faults:
+        counts.skipped += 1
+        return [], faults
+    if limit.labels != "official":
+        conversation, trailing = without_trailing_user(conversation)
+        counts.trailing_messages += trailing
+    try:
+        fitted = fit(conversation, limit, truncation)
+    except Inexpressible as error:
+        counts.skipped += 1
+        problem = Problem(
+            source=conversation.source, rule=error.rule, text=error.text, advice=error.advice
+        )
+        return [], [problem]
+    if not fitted.rows:
+        if fitted.outcome == "dropped":
+            counts.dropped += 1
+        else:
+            counts.untrained += 1
+        return [], []
+    counts.shortened += fitted.outcome == "shortened"
+    counts.split += fitted.outcome == "split"
+    counts.cut += fitted.outcome == "cut"
+    examples = []
+    for row in fitted.rows:
+        input_ids, labels = row_arrays(row)
+        examples.append(Example(input_ids=input_ids, labels=labels, source=conversation.source))
+        counts.rows += 1
+        counts.total_tokens += len(input_ids)
+        counts.trained_tokens += int((labels != IGNORED).sum())
+    return examples, []
+
+
+LISTED = 50
+"""Problems written out in one error; the rest are counted by rule."""
+
+
+def problems_error(problems: Sequence[Problem]) -> DataError:
+    """One error for many problems: the first ones in full, all of them counted by rule."""
+    lines = [str(problem) for problem in problems[:LISTED]]
+    if len(problems) > LISTED:
+        rules: dict[str, int] = {}
+        for problem in problems[LISTED:]:
+            rules[problem.rule] = rules.get(problem.rule, 0) + 1
+        said = ", ".join(f"{number:,} {rule}" for rule, number in rules.items())
+        lines.append(f"and {len(problems) - LISTED:,} more ({said}); `data check` lists them all")
+    return DataError(lines)

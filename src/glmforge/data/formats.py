@@ -1,0 +1,239 @@
+"""Records to conversations: one recogniser a format, found by content and never by file name.
+
+A format is a row of ``FORMATS``: what its record looks like (``matches``) and how to read it
+(``read``). The first row that matches wins, so a new format is a new row. Shapes of single
+messages (roles, tool calls, content parts) are in ``shapes``. Anything that cannot be read as
+text raises ``Unreadable``, which becomes a ``Problem`` with the record's ``file:line``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glmforge.data.conversation import Conversation, Message, Problem
+from glmforge.data.reading import Record
+from glmforge.data.shapes import (
+    ShapeOptions,
+    Unreadable,
+    read_messages,
+    read_text,
+    read_tools,
+)
+
+Reader = Callable[[Mapping[str, Any], ShapeOptions], Iterator[tuple[list[Message], Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One record format: its name, the question asked of a record, and its reader.
+
+    ``read`` yields (messages, tools as found) once for every dialogue of the record.
+    """
+
+    name: str
+    matches: Callable[[Mapping[str, Any]], bool]
+    read: Reader
+
+
+def to_conversations(
+    record: Record, options: ShapeOptions | None = None
+) -> Iterator[Conversation | Problem]:
+    """Read one record in whatever format it is in.
+
+    Args:
+        record: a JSON value and its place.
+        options: column mapping and repairs that concern reading.
+
+    Returns:
+        The record's conversation (several for formats that hold several), or a problem.
+    """
+    options = options or ShapeOptions()
+    value = record.value
+    try:
+        if not isinstance(value, dict):
+            raise Unreadable(
+                "not-an-object",
+                f"the record is {_kind(value)}, not an object",
+                'write records like {"messages": [...]}',
+            )
+        value = options.renamed(value)
+        form = find_format(value)
+        if form is None:
+            raise _unknown(value)
+        for messages, tools in form.read(value, options):
+            yield Conversation(
+                messages=tuple(messages), tools=read_tools(tools), source=record.source
+            )
+    except Unreadable as error:
+        yield Problem(source=record.source, rule=error.rule, text=error.text, advice=error.advice)
+
+
+def find_format(value: Mapping[str, Any]) -> Format | None:
+    """The first format whose question the record answers with yes."""
+    return next((form for form in FORMATS if form.matches(value)), None)
+
+
+def _unknown(value: Mapping[str, Any]) -> Unreadable:
+    keys = ", ".join(str(key) for key in list(value)[:8]) or "none"
+    known = "; ".join(form.name for form in FORMATS)
+    return Unreadable(
+        "unknown-format",
+        f"no known format has the fields {keys}",
+        f"map them with data.columns, or use one of: {known}",
+    )
+
+
+def _kind(value: Any) -> str:
+    kinds = {list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def _has(*names: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda value: all(name in value for name in names)
+
+
+def _read_list(name: str) -> Reader:
+    def read(
+        value: Mapping[str, Any], options: ShapeOptions
+    ) -> Iterator[tuple[list[Message], Any]]:
+        messages = read_messages(value[name], name, options)
+        system = value.get("system")
+        if isinstance(system, str) and system and (not messages or messages[0].role != "system"):
+            messages.insert(0, Message(role="system", content=system))
+        yield messages, _record_tools(value, value[name])
+
+    return read
+
+
+def _record_tools(value: Mapping[str, Any], messages: Any) -> Any:
+    """Tools of the record, or of the system message (where ChatGLM3 and GLM-4 put them)."""
+    if value.get("tools"):
+        return value["tools"]
+    if isinstance(messages, list):
+        for message in messages:
+            if isinstance(message, dict) and message.get("tools"):
+                return message["tools"]
+    return None
+
+
+def _pair_reader(question: Sequence[str], answer: str) -> Reader:
+    """Reader of question/answer records with optional ``system`` and ``history``."""
+
+    def read(
+        value: Mapping[str, Any], options: ShapeOptions
+    ) -> Iterator[tuple[list[Message], Any]]:
+        messages: list[Message] = []
+        if value.get("system"):
+            messages.append(Message(role="system", content=read_text(value, "system", options)))
+        for old_question, old_answer in _history(value.get("history")):
+            messages.append(Message(role="user", content=old_question))
+            messages.append(Message(role="assistant", content=old_answer))
+        parts = [read_text(value, name, options) for name in question if _filled(value, name)]
+        messages.append(Message(role="user", content="\n".join(parts)))
+        messages.append(Message(role="assistant", content=read_text(value, answer, options)))
+        yield messages, value.get("tools")
+
+    return read
+
+
+def _filled(value: Mapping[str, Any], name: str) -> bool:
+    return name in value and value[name] not in ("", None)
+
+
+def _history(history: Any) -> Iterator[tuple[str, str]]:
+    if history in (None, "", []):
+        return
+    if not isinstance(history, list):
+        raise Unreadable(
+            "bad-history", "history is not a list", "write it as [[question, answer], ...]"
+        )
+    for number, pair in enumerate(history, 1):
+        texts = isinstance(pair, list) and len(pair) == 2 and all(isinstance(x, str) for x in pair)
+        if not texts:
+            raise Unreadable(
+                "bad-history",
+                f"history entry {number} is no pair of texts",
+                "write it as [question, answer]",
+            )
+        yield pair[0], pair[1]
+
+
+def _read_turns(name: str) -> Reader:
+    """Reader of ``[{"human": ..., "assistant": ...}, ...]``."""
+
+    def read(
+        value: Mapping[str, Any], options: ShapeOptions
+    ) -> Iterator[tuple[list[Message], Any]]:
+        messages: list[Message] = []
+        if value.get("system"):
+            messages.append(Message(role="system", content=read_text(value, "system", options)))
+        for turn in value[name]:
+            messages.append(Message(role="user", content=read_text(turn, "human", options)))
+            messages.append(
+                Message(role="assistant", content=read_text(turn, "assistant", options))
+            )
+        yield messages, value.get("tools")
+
+    return read
+
+
+def _is_turns(value: Mapping[str, Any]) -> bool:
+    turns = value.get("conversation")
+    return isinstance(turns, list) and all(
+        isinstance(turn, dict) and "human" in turn and "assistant" in turn for turn in turns
+    )
+
+
+def _read_instances(
+    value: Mapping[str, Any], options: ShapeOptions
+) -> Iterator[tuple[list[Message], Any]]:
+    """Seed tasks: one instruction with a list of input/output pairs, a dialogue each."""
+    for instance in value["instances"]:
+        if not isinstance(instance, dict):
+            raise Unreadable("bad-instance", "an instance is no object", "write input and output")
+        pair = {**instance, "instruction": value["instruction"]}
+        yield from _pair_reader(("instruction", "input"), "output")(pair, options)
+
+
+def _read_plain(
+    value: Mapping[str, Any], options: ShapeOptions
+) -> Iterator[tuple[list[Message], Any]]:
+    yield [Message(role="text", content=read_text(value, "text", options))], None
+
+
+def _has_instances(value: Mapping[str, Any]) -> bool:
+    return "instruction" in value and isinstance(value.get("instances"), list)
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(name="messages", matches=_has("messages"), read=_read_list("messages")),
+    Format(name="conversations", matches=_has("conversations"), read=_read_list("conversations")),
+    Format(name="human/assistant turns", matches=_is_turns, read=_read_turns("conversation")),
+    Format(name="seed tasks", matches=_has_instances, read=_read_instances),
+    Format(
+        name="instruction/output",
+        matches=_has("instruction", "output"),
+        read=_pair_reader(("instruction", "input"), "output"),
+    ),
+    Format(
+        name="content/summary",
+        matches=_has("content", "summary"),
+        read=_pair_reader(("content",), "summary"),
+    ),
+    Format(
+        name="prompt/response",
+        matches=_has("prompt", "response"),
+        read=_pair_reader(("prompt",), "response"),
+    ),
+    Format(
+        name="query/response",
+        matches=_has("query", "response"),
+        read=_pair_reader(("query",), "response"),
+    ),
+    Format(
+        name="question/std_answer",
+        matches=_has("question", "std_answer"),
+        read=_pair_reader(("question",), "std_answer"),
+    ),
+    Format(name="text", matches=_has("text"), read=_read_plain),
+)

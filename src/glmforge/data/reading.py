@@ -1,0 +1,259 @@
+"""Files to records: bytes in, ``(file:line, JSON value)`` out, and every fault with its place.
+
+JSON Lines or a JSON array is told by the first bytes, not by the file name; gzip and zstandard
+by their magic. JSON Lines stream line by line, so a file of any size needs one line of memory.
+A line that cannot be read becomes a ``Problem`` and reading goes on: one pass reports them all.
+What a record *means* is the business of ``formats``; tables (CSV, Parquet) are in ``tables``.
+"""
+
+import codecs
+import gzip
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from glmforge.data.conversation import Problem
+from glmforge.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One JSON value of a file and where it stands (``train.jsonl:17``)."""
+
+    source: str
+    value: Any
+
+
+_MAGIC_GZIP = b"\x1f\x8b"
+_MAGIC_ZSTD = b"\x28\xb5\x2f\xfd"
+_WRONG_UNICODE = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+
+
+def open_stream(path: Path) -> BinaryIO:
+    """Open a file for reading, decompressed when its first bytes say gzip or zstandard.
+
+    Raises:
+        DataError: the file is missing, is a directory or may not be read.
+    """
+    try:
+        head = path.open("rb").read(4)
+        if head.startswith(_MAGIC_GZIP):
+            return cast(BinaryIO, gzip.open(path, "rb"))
+        if head.startswith(_MAGIC_ZSTD):
+            return io.BufferedReader(pa.CompressedInputStream(str(path), "zstd"))
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+
+
+def read_json_records(path: Path, *, gbk: bool = False) -> Iterator[Record | Problem]:
+    """Yield every record of a JSON Lines or JSON array file, or a problem in its place.
+
+    Args:
+        path: the file; its name is what the sources show.
+        gbk: read a line that is not UTF-8 as GB18030 instead of reporting it.
+
+    Raises:
+        DataError: the file cannot be opened or is in another Unicode encoding.
+    """
+    with open_stream(path) as stream:
+        try:
+            first = _next_line(stream, _checked_start(stream, path))
+            if not first:
+                return
+            whole = _is_whole_document(first, _next_line(stream, stream.readline()))
+        except (OSError, EOFError, pa.ArrowInvalid) as error:
+            yield _damaged(path, error)
+            return
+    with open_stream(path) as stream:
+        try:
+            if whole:
+                yield from _document_records(stream.read(), path, gbk)
+            else:
+                yield from _line_records(stream, path, gbk)
+        except (OSError, EOFError, pa.ArrowInvalid) as error:
+            yield _damaged(path, error)
+
+
+def _damaged(path: Path, error: Exception) -> Problem:
+    return Problem(
+        source=str(path),
+        rule="damaged-file",
+        text=f"the compressed file is damaged ({error})",
+        advice="make or fetch it again",
+    )
+
+
+def _checked_start(stream: BinaryIO, path: Path) -> bytes:
+    """The first line, its UTF-8 byte order mark removed."""
+    line = stream.readline()
+    for mark, name in _WRONG_UNICODE.items():
+        if line.startswith(mark):
+            raise DataError(
+                f"{path}:1: the file is {name}, not UTF-8; convert it with "
+                f"`iconv -f {name} -t UTF-8 {path.name} > {path.stem}.utf8{path.suffix}`"
+            )
+    return line.removeprefix(codecs.BOM_UTF8)
+
+
+def _next_line(stream: BinaryIO, line: bytes) -> bytes:
+    """``line`` or the first one after it that is not blank, stripped; empty at the file's end."""
+    while line and not line.strip():
+        line = stream.readline()
+    return line.strip()
+
+
+def _is_whole_document(first: bytes, second: bytes) -> bool:
+    """Whether the file is one JSON document (or several, pretty-printed), not JSON Lines.
+
+    A first line that is complete JSON and no list means JSON Lines; a list on the first line is
+    a line of a JSON Lines file only when it holds no objects. A first line that is broken JSON
+    is judged by the next one: in JSON Lines that is an object again.
+    """
+    if not first.startswith((b"[", b"{")):
+        return False
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):
+        return first.startswith(b"[") or not (second.startswith(b"{") and second.endswith(b"}"))
+    return isinstance(value, list) and (not value or isinstance(value[0], dict))
+
+
+def _line_records(stream: BinaryIO, path: Path, gbk: bool) -> Iterator[Record | Problem]:
+    offset = 0
+    for number, line in enumerate(stream, 1):
+        start, offset = offset, offset + len(line)
+        if number == 1 and line.startswith(codecs.BOM_UTF8):
+            line = line[len(codecs.BOM_UTF8) :]
+            start += len(codecs.BOM_UTF8)
+        if line.isspace():
+            continue
+        source = f"{path.name}:{number}"
+        text = decode(line, source, start, path, gbk)
+        yield text if isinstance(text, Problem) else parse(text.strip(), source)
+
+
+def decode(line: bytes, source: str, offset: int, path: Path, gbk: bool) -> str | Problem:
+    """Decode strictly as UTF-8; a failure names the byte and, where it fits, GBK.
+
+    Args:
+        line: the raw bytes.
+        source: ``file:line`` for the problem.
+        offset: byte position of ``line`` in the file, 0-based.
+        path: the file, for the conversion command.
+        gbk: decode as GB18030 where UTF-8 fails.
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = offset + error.start
+        byte = line[error.start]
+    try:
+        text = line.decode("gb18030")
+        if gbk:
+            return text
+        guess = (
+            f"it reads as GBK: set repair: [gbk] to read such lines so, or, if the whole file is "
+            f"GBK, convert it: `iconv -f GB18030 -t UTF-8 {path.name} > {path.stem}.utf8"
+            f"{path.suffix}`"
+        )
+    except UnicodeDecodeError:
+        guess = "it is no GBK either: find out the encoding and convert the file to UTF-8"
+    return Problem(
+        source=source,
+        rule="not-utf-8",
+        text=f"the line is not UTF-8 (byte offset {place}, byte 0x{byte:02x})",
+        advice=guess,
+    )
+
+
+def parse(text: str, source: str) -> Record | Problem:
+    """Parse one line of JSON."""
+    try:
+        return Record(source=source, value=json.loads(text))
+    except json.JSONDecodeError as error:
+        what = f"the line is not JSON ({error.msg} at column {error.colno})"
+    except RecursionError:
+        what = "the line is nested too deep to be a record"
+    except ValueError as error:  # an integer of more digits than Python reads
+        what = f"the line holds a value that cannot be read ({str(error)[:80]})"
+    return Problem(
+        source=source, rule="not-json", text=what, advice="correct the line or remove it"
+    )
+
+
+_BLANK = re.compile(r"[\s,]*")
+
+
+def _document_records(data: bytes, path: Path, gbk: bool) -> Iterator[Record | Problem]:
+    """Records of a JSON array, of an object holding one list, or of objects one after another."""
+    data = data.removeprefix(codecs.BOM_UTF8)
+    text = _decode_document(data, path, gbk)
+    if isinstance(text, Problem):
+        yield text
+        return
+    decoder = json.JSONDecoder()
+    blank = re.compile(r"\s*")
+    position = blank.match(text).end()  # type: ignore[union-attr]
+    is_array = text.startswith("[", position)
+    between = _BLANK if is_array else blank
+    position = between.match(text, position + is_array).end()  # type: ignore[union-attr]
+    line, counted = 1, 0
+    while position < len(text):
+        line += text.count("\n", counted, position)
+        counted = position
+        source = f"{path.name}:{line}"
+        if is_array and text[position] == "]":
+            tail = blank.match(text, position + 1).end()  # type: ignore[union-attr]
+            if tail < len(text):
+                yield _broken(source, "text after the array's closing bracket")
+            return
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            yield _broken(f"{path.name}:{error.lineno}", f"{error.msg} at column {error.colno}")
+            return
+        except (RecursionError, ValueError) as error:
+            yield _broken(source, f"a value that cannot be read ({str(error)[:80]})")
+            return
+        yield Record(source=source, value=value)
+        position = between.match(text, position).end()  # type: ignore[union-attr]
+    if is_array:
+        yield _broken(f"{path.name}:{line}", "the array is not closed: the file is cut short")
+
+
+def _decode_document(data: bytes, path: Path, gbk: bool) -> str | Problem:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        start = data.rfind(b"\n", 0, error.start) + 1
+        end = data.find(b"\n", error.start)
+        line = data[start : end if end >= 0 else len(data)]
+        number = data.count(b"\n", 0, error.start) + 1
+    found = decode(line, f"{path.name}:{number}", start, path, gbk=False)
+    if not gbk:
+        return found
+    try:
+        return data.decode("gb18030")
+    except UnicodeDecodeError:
+        return found
+
+
+def _broken(source: str, what: str) -> Problem:
+    return Problem(
+        source=source,
+        rule="not-json",
+        text=f"the file is not JSON from here on ({what})",
+        advice="correct it there; nothing after it was read",
+    )

@@ -1,0 +1,229 @@
+"""Every rule about one record, all of them checked before anything is tokenised.
+
+``check`` returns every ``Problem`` of a conversation: errors (the record cannot be trained as it
+stands) and warnings (it can, but look at it). ``repair`` applies only the repairs that the user
+named. Rules about how to *read* a record (a missing field, a value that is no text) live in
+``formats`` and ``reading``; rules about many records at once live in ``quality``.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from glmforge.data.conversation import Conversation, Level, Message, Problem
+
+REPAIRS: dict[str, str] = {
+    "merge": "join neighbouring messages of one role with a newline",
+    "trim": "strip white space at both ends of every message",
+    "flatten": "join the text parts of a content list (read by the formats)",
+    "gbk": "read a line that is not UTF-8 as GB18030 (read by the files)",
+}
+
+# Spellings of control tokens in the four generations; people type or paste them.
+CONTROL_SPELLINGS = re.compile(
+    r"\[g?s?MASK\]|<\|(?:system|user|assistant|observation|endoftext|begin_of_\w+|end_of_\w+)\|>"
+    r"|</?s>|<[se]op>|\b[se]op\b|<pad>|<unk>|<n>|<\|tab\|>|<\|blank_\d+\|>"
+)
+# {{name}} of identity sets and <NAME>, <AUTHOR> of the older ones.
+PLACEHOLDERS = re.compile(r"\{\{\s*\w+\s*\}\}|<(?:NAME|AUTHOR|[A-Z][A-Z_]{2,})>")
+SURROGATES = re.compile("[\ud800-\udfff]")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+_Finding = tuple[str, str, str, Level]
+
+
+def check(conversation: Conversation) -> list[Problem]:
+    """Every problem of one conversation, in reading order.
+
+    Args:
+        conversation: as ``formats`` made it.
+
+    Returns:
+        Problems with the record's ``file:line``; empty when there is nothing to say.
+    """
+    findings: list[_Finding] = []
+    if conversation.is_text:
+        findings.extend(_text_findings(conversation.messages[0], "the text"))
+    else:
+        findings.extend(_order_findings(conversation.messages))
+        for number, message in enumerate(conversation.messages, 1):
+            findings.extend(_text_findings(message, f"message {number} ({message.role})"))
+    return [
+        Problem(source=conversation.source, rule=rule, text=text, advice=advice, level=level)
+        for rule, text, advice, level in findings
+    ]
+
+
+def _order_findings(messages: Sequence[Message]) -> Iterator[_Finding]:
+    if not messages:
+        yield "empty-record", "it has no messages", "remove the record", "error"
+        return
+    previous = ""
+    for number, message in enumerate(messages, 1):
+        finding = _order_finding(previous, message, number)
+        if finding is not None:
+            yield finding
+        previous = message.role
+    if not any(message.role == "assistant" for message in messages):
+        yield (
+            "no-assistant",
+            "it has no assistant message, so nothing to train on",
+            "add the answer or remove the record",
+            "error",
+        )
+    elif not any(message.role == "assistant" and message.train for message in messages):
+        yield (
+            "nothing-trained",
+            "every assistant message is marked as not trained",
+            "remove the record or one of the marks",
+            "error",
+        )
+
+
+def _order_finding(previous: str, message: Message, number: int) -> _Finding | None:
+    role = message.role
+    if role == "text":
+        return ("role-order", f"message {number} is plain text inside a dialogue", _SPLIT, "error")
+    if role == "system" and previous == "system":
+        return ("role-order", f"messages {number - 1} and {number} are both system", _MERGE,
+                "error")  # fmt: skip
+    if role == "system" and previous:
+        text = f"message {number} is a system message in the middle"
+        return ("system-in-the-middle", text, "move it to the front or remove it", "error")
+    if role == "observation" and previous not in ("assistant", "observation"):
+        text = f"message {number} is an observation without a call before it"
+        return ("observation-without-call", text, "put the assistant's call before it", "error")
+    if role == "assistant" and previous in ("", "system"):
+        text = f"message {number} is an assistant message with no user message before it"
+        return ("role-order", text, "put the user's message first or remove this one", "error")
+    if role == "assistant" and previous == "assistant" and not message.is_call:
+        return ("role-order", f"messages {number - 1} and {number} are both assistant", _MERGE,
+                "error")  # fmt: skip
+    if role == "user" and previous == "user":
+        return ("role-order", f"messages {number - 1} and {number} are both user", _MERGE, "error")
+    if role == "user" and previous == "observation":
+        text = f"message {number} is a user message where the tool's result awaits an answer"
+        return ("role-order", text, "add the assistant's answer before it", "error")
+    return None
+
+
+_MERGE = "set repair: [merge] to join them, or fix the record"
+_SPLIT = "give text its own record"
+
+
+def _text_findings(message: Message, where: str) -> Iterator[_Finding]:
+    text = message.text
+    if not text.strip() and not message.is_call:
+        yield from _empty_finding(message, where)
+        return
+    surrogate = SURROGATES.search(text)
+    if surrogate:
+        code = f"U+{ord(surrogate.group()):04X}"
+        yield (
+            "lone-surrogate",
+            f"{where} holds half of a surrogate pair ({code}), which UTF-8 cannot write",
+            "repair the text at its source",
+            "error",
+        )
+        return
+    if control := sorted({f"U+{ord(match):04X}" for match in CONTROL_CHARACTERS.findall(text)}):
+        yield (
+            "control-character",
+            f"{where} holds control characters: {', '.join(control)}",
+            "remove them unless the model must write them",
+            "warning",
+        )
+    if spellings := sorted(set(CONTROL_SPELLINGS.findall(text))):
+        yield (
+            "control-spelling",
+            f"{where} spells control tokens: {' '.join(spellings)}",
+            "it is encoded as plain text; check that this is meant",
+            "warning",
+        )
+    if placeholders := sorted(set(PLACEHOLDERS.findall(text))):
+        yield (
+            "placeholder",
+            f"{where} holds placeholders: {' '.join(placeholders)}",
+            "fill them in before training",
+            "warning",
+        )
+    if "�" in text:
+        yield (
+            "replacement-character",
+            f"{where} holds U+FFFD, the mark of an earlier decoding fault",
+            "read the original file in its own encoding",
+            "warning",
+        )
+    if message.arguments is None and text != text.strip("\r\n"):
+        yield (
+            "outer-newline",
+            f"{where} begins or ends with a newline",
+            "set repair: [trim] to strip it",
+            "warning",
+        )
+
+
+def _empty_finding(message: Message, where: str) -> Iterator[_Finding]:
+    if message.role == "system":
+        return
+    level: Level = "error" if message.role in ("assistant", "text") else "warning"
+    advice = (
+        "only a stop token would be learned: remove the record or write the answer"
+        if level == "error"
+        else "check that an empty message is meant"
+    )
+    state = "empty" if not message.text else "only white space"
+    yield "empty-content", f"{where} is {state}", advice, level
+
+
+def repair(conversation: Conversation, repairs: Iterable[str]) -> tuple[Conversation, list[str]]:
+    """Apply the named repairs; return the conversation and the names of those that changed it."""
+    applied = []
+    for name in repairs:
+        step = _STEPS.get(name)
+        messages = step(conversation.messages) if step else conversation.messages
+        if messages != conversation.messages:
+            conversation = conversation.with_messages(messages)
+            applied.append(name)
+    return conversation, applied
+
+
+def _merge(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    merged: list[Message] = []
+    for message in messages:
+        last = merged[-1] if merged else None
+        if (
+            last is not None
+            and last.role == message.role
+            and message.role in ("system", "user", "assistant")
+            and not last.is_call
+            and not message.is_call
+        ):
+            merged[-1] = Message(
+                role=last.role,
+                content=f"{last.content}\n{message.content}",
+                reasoning=last.reasoning or message.reasoning,
+                train=last.train and message.train,
+            )
+        else:
+            merged.append(message)
+    return tuple(merged)
+
+
+def _trim(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    return tuple(
+        Message(
+            role=message.role,
+            content=message.content.strip(),
+            name=message.name,
+            arguments=message.arguments,
+            reasoning=message.reasoning.strip(),
+            train=message.train,
+        )
+        for message in messages
+    )
+
+
+_STEPS: dict[str, Callable[[tuple[Message, ...]], tuple[Message, ...]]] = {
+    "merge": _merge,
+    "trim": _trim,
+}

@@ -1,0 +1,105 @@
+"""The atoms of a rendered row: runs of token ids that are trained together or not at all.
+
+A template returns segments, so ids and labels are appended by one function (``row_arrays``) and
+cannot drift apart. The rule behind ``trained`` is invariant 1 of docs/architecture.md: a token
+is trained iff the model must generate it at inference, its terminator included.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from glmforge.data.conversation import Conversation
+from glmforge.errors import DataError
+
+IGNORED = -100
+Kind = Literal["control", "header", "content", "terminator"]
+Labels = Literal["all_turns", "last_turn", "official"]
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A run of token ids.
+
+    ``kind`` says what wrote it: "control" (the template), "header" (the line with the tool's
+    name, or the newline, that follows a role token), "content" (the message), "terminator".
+    ``message`` is the index of the message it belongs to; -1 for the row's prefix.
+    """
+
+    token_ids: Sequence[int]
+    trained: bool
+    kind: Kind
+    message: int = -1
+
+
+Row = list[Segment]
+
+
+class TokenizerLike(Protocol):
+    """What the data room needs of a tokenizer of the ChatGLM families."""
+
+    family: str
+
+    @property
+    def eos_token_id(self) -> int | None: ...
+
+    def encode_text(self, text: str) -> list[int]: ...
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any: ...
+
+
+class Inexpressible(DataError):
+    """A dialogue that a family's format (or a policy) cannot take; becomes a ``Problem``."""
+
+    def __init__(self, rule: str, text: str, advice: str) -> None:
+        super().__init__(f"{text} [{rule}]; {advice}")
+        self.rule, self.text, self.advice = rule, text, advice
+
+
+class Template(Protocol):
+    """How one family writes dialogues; ``templates`` has the table.
+
+    ``one_row_per_turn``: the family has no turn end inside the history, so each trained turn is
+    a row of its own. ``packable``: attention can be bounded by documents.
+    """
+
+    one_row_per_turn: bool
+    packable: bool
+
+    def rows(
+        self, conversation: Conversation, trained: Sequence[bool], labels: Labels
+    ) -> list[Row]:
+        """Rows of a dialogue; ``trained`` has a flag for each message."""
+        ...
+
+    def prompt(self, conversation: Conversation) -> list[int]:
+        """Ids up to where the model starts to generate the next assistant message."""
+        ...
+
+    def text_row(self, text: str) -> Row:
+        """A row of continued pretraining."""
+        ...
+
+
+def row_length(row: Row) -> int:
+    """Tokens in a row."""
+    return sum(len(segment.token_ids) for segment in row)
+
+
+def row_arrays(row: Row) -> tuple[Ids, Ids]:
+    """Join a row's segments into ``input_ids`` and unshifted ``labels`` (int32, -100 untrained).
+
+    The first label is always -100: nothing comes before it that could predict it.
+    """
+    input_ids: list[int] = []
+    labels: list[int] = []
+    for segment in row:
+        input_ids.extend(segment.token_ids)
+        labels.extend(segment.token_ids if segment.trained else [IGNORED] * len(segment.token_ids))
+    if labels:
+        labels[0] = IGNORED
+    return np.asarray(input_ids, dtype=np.int32), np.asarray(labels, dtype=np.int32)

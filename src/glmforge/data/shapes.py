@@ -1,0 +1,307 @@
+"""Single messages: roles under any of their names, content, tool calls, train marks.
+
+``read_messages`` turns a list of message objects (OpenAI, ChatGLM3, GLM-4 or ShareGPT style, told
+by their fields) into ``Message`` values. What is no text is never spelled as text: null, numbers
+and lists raise ``Unreadable`` with the message's number. ``formats`` calls this for each record.
+"""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from glmforge.data.conversation import Message, Role
+
+ROLE_NAMES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "chatglm": "assistant",
+    "model": "assistant",
+    "function_call": "assistant",
+    "tool_call": "assistant",
+    "observation": "observation",
+    "tool": "observation",
+    "function": "observation",
+    "function_response": "observation",
+    "tool_response": "observation",
+}
+_CALL_ROLES = ("function_call", "tool_call")
+
+
+class Unreadable(Exception):
+    """A record or message that no reader can turn into text; carries rule, text and advice."""
+
+    def __init__(self, rule: str, text: str, advice: str) -> None:
+        super().__init__(text)
+        self.rule, self.text, self.advice = rule, text, advice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeOptions:
+    """How records are read: ``columns`` maps our field name to the file's, ``flatten`` joins
+    content parts.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    flatten: bool = False
+
+    def renamed(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The record under the names that the formats know."""
+        if not self.columns:
+            return value
+        missing = [theirs for theirs in self.columns.values() if theirs not in value]
+        if missing:
+            raise Unreadable(
+                "missing-column",
+                f"the record has no field {missing[0]!r}, which data.columns names",
+                "correct data.columns",
+            )
+        taken = set(self.columns.values())
+        kept = {key: item for key, item in value.items() if key not in taken}
+        return kept | {ours: value[theirs] for ours, theirs in self.columns.items()}
+
+
+def read_messages(value: Any, name: str, options: ShapeOptions) -> list[Message]:
+    """Read a list of message objects.
+
+    Raises:
+        Unreadable: the value is no list, a role is unknown or missing, a content is no text.
+    """
+    if not isinstance(value, list):
+        raise Unreadable(
+            "not-a-list", f"{name} is {_shown(value)}, not a list", "write a list of messages"
+        )
+    messages: list[Message] = []
+    for number, item in enumerate(value, 1):
+        if not isinstance(item, dict):
+            raise Unreadable(
+                "not-a-message",
+                f"message {number} is {_shown(item)}, not an object",
+                'write {"role": ..., "content": ...}',
+            )
+        messages.extend(_read_message(item, number, options))
+    return _marked_calls(messages)
+
+
+def _read_message(item: Mapping[str, Any], number: int, options: ShapeOptions) -> Iterator[Message]:
+    raw_role = item.get("role", item.get("from"))
+    role = _role(raw_role, number)
+    train = _train_mark(item, number)
+    if raw_role == "tool" and "parameters" in item and "observation" in item:
+        yield from _tool_step(item, number, train, options)
+        return
+    key = "value" if "value" in item and "content" not in item else "content"
+    calls = item.get("tool_calls") or ([item["function_call"]] if item.get("function_call") else [])
+    if calls:
+        yield from _openai_calls(item, key, calls, number, train, options)
+        return
+    if isinstance(item.get(key), list):
+        yield from _parts(role, item[key], number, train, options)
+        return
+    content = read_text(item, key, options, f"message {number} ({role})")
+    if raw_role in _CALL_ROLES:
+        yield from _calls_from_text(content, number, train)
+        return
+    reasoning = item.get("reasoning_content")
+    yield Message(
+        role=role,
+        content=content,
+        name=_metadata(item, role, number),
+        reasoning=reasoning if isinstance(reasoning, str) else "",
+        train=train,
+    )
+
+
+def _role(raw_role: Any, number: int) -> Role:
+    if not isinstance(raw_role, str):
+        what = "has no role" if raw_role is None else f"has {_shown(raw_role)} as its role"
+        raise Unreadable("unknown-role", f"message {number} {what}", "name its role")
+    role = ROLE_NAMES.get(raw_role)
+    if role is None:
+        near = difflib.get_close_matches(raw_role.lower(), list(ROLE_NAMES), n=1, cutoff=0.6)
+        advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(ROLE_NAMES)}"
+        raise Unreadable("unknown-role", f"message {number} has the role {raw_role!r}", advice)
+    return role
+
+
+def _train_mark(item: Mapping[str, Any], number: int) -> bool:
+    """The per-message flag under any of its names; a weight of 0 means not trained."""
+    for name in ("train", "loss", "loss_weight", "weight"):
+        mark = item.get(name)
+        if mark is None:
+            continue
+        if not isinstance(mark, bool | int | float) or mark not in (0, 1):
+            raise Unreadable(
+                "bad-train-mark",
+                f"message {number} has {name} {mark!r}",
+                "use true or false (weights other than 0 and 1 are not supported)",
+            )
+        return bool(mark)
+    return True
+
+
+def _metadata(item: Mapping[str, Any], role: Role, number: int) -> str:
+    """The tool's name that ChatGLM3 and GLM-4 records carry on a call; elsewhere empty."""
+    name = item.get("metadata")
+    if name in (None, "") or role != "assistant":
+        return ""
+    if not isinstance(name, str):
+        raise Unreadable(
+            "bad-metadata",
+            f"message {number} has {_shown(name)} as metadata",
+            "use the tool's name",
+        )
+    return name
+
+
+def read_text(
+    value: Mapping[str, Any], name: str, options: ShapeOptions, where: str = "the record"
+) -> str:
+    """The text under a field.
+
+    Raises:
+        Unreadable: the field is missing, null, or no text.
+    """
+    if name not in value:
+        raise Unreadable("missing-content", f"{where} has no {name}", f"add the {name}")
+    text = value[name]
+    if not isinstance(text, str):
+        advice = "write it as text"
+        if isinstance(text, list):
+            advice = "this trains text only: set repair: [flatten] to join its text parts"
+        raise Unreadable("not-text", f"{name} of {where} is {_shown(text)}, not text", advice)
+    return text
+
+
+def _parts(
+    role: Role, parts: list[Any], number: int, train: bool, options: ShapeOptions
+) -> Iterator[Message]:
+    """Content in parts: ``type``/``value`` parts are a format of their own; others by setting."""
+    typed = all(isinstance(part, dict) and {"type", "value"} <= part.keys() for part in parts)
+    if not parts or not (typed or options.flatten):
+        read_text({"content": parts}, "content", options, f"message {number} ({role})")
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[str] = []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("value", part.get("text")) if isinstance(part, dict) else None
+        target = {"text": texts, "reasoning": reasoning, "tool_call": calls}.get(str(kind))
+        if target is None or not isinstance(text, str):
+            raise Unreadable(
+                "not-text",
+                f"message {number} ({role}) holds a part of type {kind!r}",
+                "only text parts can be trained on",
+            )
+        target.append(text)
+    if texts or not calls:
+        yield Message(role=role, content="".join(texts), reasoning="".join(reasoning), train=train)
+    for call in calls:
+        yield from _calls_from_text(call, number, train)
+
+
+def _openai_calls(
+    item: Mapping[str, Any],
+    key: str,
+    calls: Any,
+    number: int,
+    train: bool,
+    options: ShapeOptions,
+) -> Iterator[Message]:
+    if item.get(key) not in (None, ""):
+        text = read_text(item, key, options, f"message {number} (assistant)")
+        yield Message(role="assistant", content=text, train=train)
+    for call in calls if isinstance(calls, list) else [calls]:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        yield _call(function, number, train)
+
+
+def _calls_from_text(text: str, number: int, train: bool) -> Iterator[Message]:
+    """Calls written as JSON text: one object, or a list of them for parallel calls."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    for function in value if isinstance(value, list) else [value]:
+        yield _call(function, number, train)
+
+
+def _call(function: Any, number: int, train: bool) -> Message:
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise Unreadable(
+            "bad-call",
+            f"the call of message {number} has no tool name",
+            'write {"name": ..., "arguments": {...}}',
+        )
+    arguments = function.get("arguments", function.get("parameters", {}))
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return Message(
+        role="assistant", content="", name=function["name"], arguments=arguments, train=train
+    )
+
+
+def _tool_step(
+    item: Mapping[str, Any], number: int, train: bool, options: ShapeOptions
+) -> Iterator[Message]:
+    """ChatGLM3's tool entry: call and result in one object."""
+    yield _call(item, number, train)
+    result = item["observation"]
+    if not isinstance(result, str):
+        result = json.dumps(result, ensure_ascii=False)
+    yield Message(role="observation", content=result)
+
+
+def _marked_calls(messages: list[Message]) -> list[Message]:
+    """See a call in an assistant text that is exactly a call object before an observation.
+
+    GLM-4's records write calls so; at inference the model writes name and arguments.
+    """
+    for index, following in enumerate(messages[1:]):
+        message = messages[index]
+        if (
+            following.role == "observation"
+            and message.role == "assistant"
+            and not message.is_call
+            and message.content.lstrip().startswith("{")
+        ):
+            try:
+                value = json.loads(message.content)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, dict) and set(value) == {"name", "arguments"}:
+                messages[index] = _call(value, index + 1, message.train)
+    return messages
+
+
+def read_tools(value: Any) -> tuple[Mapping[str, Any], ...]:
+    """Tools as objects: a list, one object, or either as JSON text; nothing is added or dropped.
+
+    Raises:
+        Unreadable: the value is neither.
+    """
+    if value in (None, "", [], {}):
+        return ()
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    tools = [value] if isinstance(value, dict) else value
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise Unreadable("bad-tools", "tools is no list of objects", "write a list of tools")
+    return tuple(tools)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return f"{json.dumps(value)[:40]}"

@@ -1,0 +1,146 @@
+"""Dialogue to token ids, for one model family: the table of templates and the public encoders.
+
+``template_for`` finds the template by the tokenizer's ``family``; a tokenizer without one gets
+its own chat template. ``encode_conversation`` and ``encode_rows`` are the plain-value doors of
+the package: what they return is exactly what training uses (labels unshifted, -100 untrained).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from glmforge.data import role_templates, round_templates
+from glmforge.data.conversation import Conversation, Message, turn_starts, without_trailing_user
+from glmforge.data.role_templates import RoleTemplate
+from glmforge.data.round_templates import RoundTemplate
+from glmforge.data.segments import Labels, Row, Template, TokenizerLike, row_arrays
+from glmforge.data.shapes import ShapeOptions, Unreadable, read_messages, read_tools
+from glmforge.errors import DataError
+
+LABELS: tuple[Labels, ...] = ("all_turns", "last_turn", "official")
+Messages = Sequence[Message] | Sequence[Mapping[str, Any]]
+
+
+def template_for(tokenizer: TokenizerLike) -> Template:
+    """The template of a tokenizer's family.
+
+    Raises:
+        DataError: the tokenizer names a family without a template.
+    """
+    family = getattr(tokenizer, "family", None)
+    if family in role_templates.STYLES:
+        return RoleTemplate(tokenizer, role_templates.STYLES[family])
+    if family in round_templates.STYLES:
+        return RoundTemplate(tokenizer, round_templates.STYLES[family])
+    known = ", ".join([*role_templates.STYLES, *round_templates.STYLES])
+    raise DataError(f"the tokenizer's family {family!r} has no dialogue template; known: {known}")
+
+
+def conversation_of(
+    messages: Messages, tools: Sequence[Mapping[str, Any]] | str | None = None, source: str = ""
+) -> Conversation:
+    """Plain messages as a ``Conversation``.
+
+    Args:
+        messages: objects of any shape that files may hold, or ``Message`` values.
+        tools: the dialogue's tools; None takes those of a system message that carries some.
+        source: where they come from, for error messages.
+
+    Raises:
+        DataError: a message cannot be read.
+    """
+    try:
+        own = [message for message in messages if isinstance(message, Message)]
+        if len(own) < len(messages):
+            own = read_messages(list(messages), "messages", ShapeOptions())
+            if tools is None:
+                carried = [m.get("tools") for m in messages if isinstance(m, Mapping)]
+                tools = next((found for found in carried if found), None)
+        return Conversation(messages=tuple(own), tools=read_tools(tools), source=source)
+    except Unreadable as error:
+        place = f"{source}: " if source else ""
+        raise DataError(f"{place}{error.text} [{error.rule}]; {error.advice}") from error
+
+
+def trained_flags(conversation: Conversation, labels: Labels) -> list[bool]:
+    """Which messages are trained: assistant, not marked otherwise, in a turn that counts.
+
+    ``last_turn`` is everything the assistant writes after the last user message.
+    """
+    first = 0
+    if labels == "last_turn":
+        first = max(turn_starts(conversation.messages), default=0)
+    return [
+        message.role in ("assistant", "text") and message.train and index >= first
+        for index, message in enumerate(conversation.messages)
+    ]
+
+
+def render(conversation: Conversation, template: Template, labels: Labels) -> list[Row]:
+    """Rows of a conversation that ends on an assistant message; empty without trained tokens."""
+    if conversation.is_text:
+        return [template.text_row(conversation.messages[0].content)]
+    flags = trained_flags(conversation, labels)
+    rows = template.rows(conversation, flags, labels)
+    return [row for row in rows if any(segment.trained for segment in row)]
+
+
+def encode_rows(
+    messages: Messages,
+    tokenizer: TokenizerLike,
+    tools: Sequence[Mapping[str, Any]] | str | None = None,
+    labels: Labels = "all_turns",
+) -> list[tuple[list[int], list[int]]]:
+    """Every row that training would make of a dialogue, before any truncation.
+
+    Args:
+        messages: ``{"role", "content"}`` objects or ``Message`` values.
+        tokenizer: a tokenizer from ``load_tokenizer``.
+        tools: the tools the dialogue may use.
+        labels: which turns are trained: "all_turns", "last_turn" or "official".
+
+    Returns:
+        (input_ids, labels) pairs; labels unshifted, -100 = not trained.
+
+    Raises:
+        DataError: a message cannot be read, or the family cannot express it.
+    """
+    if labels not in LABELS:
+        raise DataError(f"labels {labels!r} is unknown; use one of {', '.join(LABELS)}")
+    conversation = conversation_of(messages, tools)
+    if labels != "official":
+        conversation, _ = without_trailing_user(conversation)
+    rows = render(conversation, template_for(tokenizer), labels)
+    arrays = [row_arrays(row) for row in rows]
+    return [(ids.tolist(), targets.tolist()) for ids, targets in arrays]
+
+
+def encode_conversation(
+    messages: Messages,
+    tokenizer: TokenizerLike,
+    tools: Sequence[Mapping[str, Any]] | str | None = None,
+) -> tuple[list[int], list[int]]:
+    """A dialogue as one row: (input_ids, labels), labels unshifted, -100 = not trained.
+
+    For ChatGLM-6B and ChatGLM2 this is the row of the last assistant turn (``encode_rows`` gives
+    all of them).
+
+    Raises:
+        DataError: a message cannot be read, or no assistant message is left to train on.
+    """
+    rows = encode_rows(messages, tokenizer, tools)
+    if not rows:
+        raise DataError("the dialogue holds no assistant message to train on; add the answer")
+    return rows[-1]
+
+
+def generation_prompt(
+    messages: Messages,
+    tokenizer: TokenizerLike,
+    tools: Sequence[Mapping[str, Any]] | str | None = None,
+) -> list[int]:
+    """Ids from which the model answers: the history up to where its own tokens begin.
+
+    Raises:
+        DataError: a message cannot be read, or the family cannot express it.
+    """
+    return template_for(tokenizer).prompt(conversation_of(messages, tools))
