@@ -23,11 +23,22 @@ _MAX_CHUNK_LOGITS = 2**29
 
 
 class _ChunkedNll(torch.autograd.Function):
-    """Σ nll of a linear head; hidden and weight gradients are made while the logits exist."""
+    """Σ nll / divisor of a linear head; gradients are made while the logits exist.
+
+    The division happens before the gradient of the logits is rounded to the weight's dtype, as in
+    the plain path. In fp16 it waits for backward, where the loss scale has come in: a slope
+    divided by thousands of tokens would vanish.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, chunk: int, grad: bool
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        labels_N: Tensor,
+        divisor: float | Tensor,
+        chunk: int,
+        grad: bool,
     ) -> Tensor:
         want_hidden = grad and ctx.needs_input_grad[0]
         want_weight = grad and ctx.needs_input_grad[1]
@@ -47,28 +58,39 @@ class _ChunkedNll(torch.autograd.Function):
             # d nll / d logits = softmax - onehot(label), written over the logits.
             slope_NV = logits_NV.sub_(lse_N1).exp_()
             slope_NV.scatter_add_(1, label_N1, slope_NV.new_full((), -1.0).expand_as(label_N1))
+            if weight_VD.dtype != torch.float16:
+                slope_NV.div_(divisor)
             slope_NV = slope_NV.to(weight_VD.dtype)
             if grad_hidden is not None:
                 grad_hidden[start : start + chunk] = slope_NV @ weight_VD
             if grad_weight is not None:
-                grad_weight += slope_NV.t() @ part_ND
+                grad_weight += _product_fp32(slope_NV.t(), part_ND)
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.weight_dtype = weight_VD.dtype
-        return total
+        ctx.late_divisor = divisor if weight_VD.dtype == torch.float16 else 1.0
+        return total / divisor
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
+        scale = grad_total / ctx.late_divisor
         if grad_hidden is not None:
-            grad_hidden = grad_hidden * grad_total
+            grad_hidden = grad_hidden * scale
         if grad_weight is not None:
-            grad_weight = (grad_weight * grad_total).to(ctx.weight_dtype)
-        return grad_hidden, grad_weight, None, None, None
+            grad_weight = (grad_weight * scale).to(ctx.weight_dtype)
+        return grad_hidden, grad_weight, None, None, None, None
+
+
+def _product_fp32(left: Tensor, right: Tensor) -> Tensor:
+    # Products of chunks are added up: rounding each to half precision would show in the sum.
+    if left.device.type == "cuda" and left.dtype != torch.float32:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.float() @ right.float()
 
 
 class LanguageHead(nn.Linear):
-    """A bias-free output layer: ``head(hidden)`` gives logits, ``head(hidden, labels)`` Σ nll."""
+    """A bias-free output layer: ``head(hidden)`` gives logits, with labels Σ nll."""
 
     def __init__(self, hidden_size: int, vocab_size: int) -> None:
         super().__init__(hidden_size, vocab_size, bias=False)
@@ -83,7 +105,11 @@ class LanguageHead(nn.Linear):
         return head
 
     def forward(
-        self, hidden: Tensor, labels_N: Tensor | None = None, chunk: int | None = None
+        self,
+        hidden: Tensor,
+        labels_N: Tensor | None = None,
+        divisor: float | Tensor = 1.0,
+        chunk: int | None = None,
     ) -> Tensor:
         """Return logits, or the summed negative log likelihood of ``labels_N``.
 
@@ -91,6 +117,7 @@ class LanguageHead(nn.Linear):
             hidden: ``[..., D]``; with labels ``[N, D]``.
             labels_N: token ids, all of them trained; N may be 0 (the sum is then an exact 0 that
                 still has a graph).
+            divisor: what the sum is divided by (trained tokens of the step).
             chunk: tokens whose logits exist at a time.
 
         Returns:
@@ -102,7 +129,7 @@ class LanguageHead(nn.Linear):
         if chunk is None:
             chunk = max(1, min(_MAX_CHUNK_TOKENS, _MAX_CHUNK_LOGITS // self.weight.shape[0]))
         grad = torch.is_grad_enabled()
-        return _ChunkedNll.apply(hidden, self.weight, labels_N, chunk, grad)
+        return _ChunkedNll.apply(hidden, self.weight, labels_N, divisor, chunk, grad)
 
 
 def next_token_targets(labels_BT: Tensor, cu_seq_lens: Tensor | None = None) -> Tensor:
@@ -144,9 +171,8 @@ class ChunkedLossMixin:
         # PEFT wraps a head that is in modules_to_save (and passes arguments through), or replaces
         # one that LoRA targets: that one only knows how to give logits.
         if isinstance(getattr(head, "original_module", head), LanguageHead):
-            total = head(hidden_ND, labels_N)
-        else:
-            total = functional.cross_entropy(head(hidden_ND).float(), labels_N, reduction="sum")
+            return head(hidden_ND, labels_N, divisor=num_items_in_batch)
+        total = functional.cross_entropy(head(hidden_ND).float(), labels_N, reduction="sum")
         return total / num_items_in_batch
 
 
