@@ -1,4 +1,8 @@
-"""A run config as YAML text that loads back to an equal config."""
+"""A run config as YAML text that loads back to an equal config.
+
+Every setting that has an effect is written, defaults included, so that a run's `config.yaml` says
+all of what was used, whatever the defaults of a later version are.
+"""
 
 from glmforge.config import document
 from glmforge.config.rules import idle_settings

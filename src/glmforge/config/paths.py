@@ -10,7 +10,7 @@ from pathlib import Path
 
 from glmforge.config.overrides import read_json_map
 
-RUN_FILES = ("config.yaml", "metrics.jsonl", "final.json", "checkpoints")
+RUN_FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "adapter", "model", "final.json")
 """A directory that holds one of these holds a run."""
 
 _POINTER = b"version https://git-lfs"

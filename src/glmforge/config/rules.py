@@ -40,6 +40,9 @@ def _idle(get: Getter) -> Iterator[tuple[str, str]]:
             yield "generation.max_new_tokens", "no data.validation and no generation.prompts"
     elif prompts is not None:
         yield "generation.num_prompts", "generation.prompts is written out"
+    if get("launch.nproc") in (None, 1) and get("launch.gpus") is None:
+        for name in ("master_addr", "master_port"):
+            yield f"launch.{name}", "one process meets nobody (launch.nproc, launch.gpus)"
 
 
 def contradictions(get: Getter) -> list[tuple[str, str]]:

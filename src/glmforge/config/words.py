@@ -1,4 +1,7 @@
-"""The nearest known name to a mistyped one."""
+"""The nearest known name to a mistyped one.
+
+One measure for all "did you mean" advice: setting names, section names and allowed words.
+"""
 
 import difflib
 from collections.abc import Iterable

@@ -1,0 +1,28 @@
+"""`glmforge chat MODEL`: talk to a model in the terminal.
+
+Answers stream to standard output. With `--prompt` it answers those and ends, for scripts; the
+conversation itself is in `glmforge.serve.chat`.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def chat(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    adapter: Annotated[Path | None, typer.Option(help="A LoRA adapter directory for it.")] = None,
+    system: Annotated[
+        str | None, typer.Option(help="System message that opens every conversation.")
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(help="Answer this and end; may be given several times."),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer (tokens).")] = 512,
+) -> None:
+    """Talk to MODEL, with or without an adapter."""
+    from glmforge.serve.chat import run_chat
+
+    run_chat(model, adapter, system=system, prompts=prompt or None, max_new_tokens=max_new_tokens)

@@ -1,0 +1,100 @@
+"""The program `glmforge`: its commands, and how each kind of error ends it.
+
+Exit status: 0 done, 1 the user's problem, 2 usage, 3 our bug, 4 a rank died, 75 stopped by a
+signal with a checkpoint, 130 interrupted. What fails on several ranks is printed once.
+"""
+
+import importlib.metadata
+import platform
+import shlex
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from glmforge.cli import chat, demo, export, tokenizer, train
+from glmforge.distributed.env import World, read_world
+from glmforge.errors import GlmForgeError, LaunchError
+from glmforge.launch.failures import tell
+
+OUR_BUG = 3
+
+app = typer.Typer(
+    name="glmforge",
+    help="Fine-tune the ChatGLM family on several GPUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("demo")(demo.demo)
+app.command("train", context_settings={"allow_interspersed_args": True})(train.train)
+app.command("export")(export.export)
+app.command("chat")(chat.chat)
+app.add_typer(tokenizer.app, name="tokenizer")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(importlib.metadata.version("glmforge"))
+        raise typer.Exit
+
+
+@app.callback()
+def glmforge(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+    local_rank: Annotated[
+        int | None, typer.Option("--local_rank", "--local-rank", hidden=True)
+    ] = None,
+) -> None:
+    """Fine-tune the ChatGLM family on several GPUs.
+
+    The deepspeed launcher puts --local_rank before the command; LOCAL_RANK says the same.
+    """
+    del version, local_rank
+
+
+def main() -> int:
+    """Run the program with the arguments of this process and return its exit status.
+
+    Raises:
+        SystemExit: with status 3, after our own bug was reported.
+    """
+    try:
+        app(prog_name="glmforge")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except GlmForgeError as error:
+        world = _world()
+        who = f"rank {world.rank}: " if world.world_size > 1 else ""
+        tell(world, error.exit_code, f"error: {who}{error}")
+        return error.exit_code
+    except Exception as error:
+        tell(_world(), OUR_BUG, _bug_report())
+        raise SystemExit(OUR_BUG) from error
+    return 0
+
+
+def _world() -> World:
+    """Return who this process is, or a process alone where that is the very problem."""
+    try:
+        return read_world()
+    except LaunchError:
+        return World()
+
+
+def _bug_report() -> str:
+    """Write the traceback of the current error, and what to do with it."""
+    return (
+        f"{traceback.format_exc()}\n"
+        "error: this is a bug in glmforge, not a mistake of yours. Please report it with the lines "
+        f"above and these:\n  command: glmforge {shlex.join(sys.argv[1:])}\n"
+        f"  glmforge {importlib.metadata.version('glmforge')}, Python {platform.python_version()}, "
+        f"{platform.platform()}"
+    )

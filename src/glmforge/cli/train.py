@@ -1,0 +1,159 @@
+"""`glmforge train CONFIG [section.key=value …]`: start a run, on one process or several.
+
+Under torchrun, deepspeed or srun this process is one rank and trains; otherwise it starts the
+ranks that the config asks for, after checking everything that can be checked without a model.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glmforge.cli.output import print_json
+from glmforge.config import RunConfig, load_config_file
+from glmforge.config.explain import explain_text
+from glmforge.distributed.env import World, read_world
+from glmforge.errors import ConfigError, UsageError
+from glmforge.launch import launch_local
+
+RANK_LAUNCHERS = ("torchrun", "deepspeed", "slurm")
+"""Launchers of others: they have decided about processes and GPUs before this program starts."""
+
+
+def _print_settings(wanted: bool) -> None:
+    if wanted:
+        print(explain_text(), end="")
+        raise typer.Exit
+
+
+Config = Annotated[Path, typer.Argument(help="The run config (YAML).", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SECTION.KEY=VALUE]...",
+        help="Settings in place of the file's, such as training.learning_rate=1e-4; null takes "
+        "one back.",
+        show_default=False,
+    ),
+]
+NumProcesses = Annotated[
+    int | None, typer.Option(min=1, help="Processes on this machine (launch.nproc).")
+]
+Gpus = Annotated[
+    str | None, typer.Option(help="GPUs such as 0,2: indices into CUDA_VISIBLE_DEVICES, or UUIDs.")
+]
+MasterAddress = Annotated[
+    str | None, typer.Option(help="Address where the processes meet (launch.master_addr).")
+]
+MasterPort = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Port where they meet; without it a free one."),
+]
+DeepSpeedFile = Annotated[
+    Path | None, typer.Option(help="DeepSpeed settings (JSON file), as deepspeed=FILE.")
+]
+Resume = Annotated[str | None, typer.Option(help="Go on with a run: auto, or its directory.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+HelpConfig = Annotated[
+    bool,
+    typer.Option(
+        "--help-config",
+        callback=_print_settings,
+        is_eager=True,
+        help="Explain every setting of the config.",
+    ),
+]
+LocalRank = Annotated[int | None, typer.Option("--local_rank", "--local-rank", hidden=True)]
+
+
+def train(
+    config: Config,
+    overrides: Overrides = None,
+    nproc: NumProcesses = None,
+    gpus: Gpus = None,
+    master_addr: MasterAddress = None,
+    master_port: MasterPort = None,
+    deepspeed: DeepSpeedFile = None,
+    resume: Resume = None,
+    as_json: AsJson = False,
+    help_config: HelpConfig = False,
+    local_rank: LocalRank = None,
+) -> None:
+    """Fine-tune a model as CONFIG says."""
+    del help_config, local_rank  # the first has ended the program; LOCAL_RANK says the second
+    world = read_world()
+    given = {
+        "launch.nproc": nproc,
+        "launch.gpus": gpus,
+        "launch.master_addr": master_addr,
+        "launch.master_port": master_port,
+        "deepspeed": None if deepspeed is None else str(deepspeed),
+    }
+    _refuse_launch_options(given, world)
+    options = {name: value for name, value in given.items() if value is not None}
+    settings = [
+        *(overrides or []),
+        *(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in options.items()),
+    ]
+    run = load_config_file(config, settings, check_paths=True, resume=resume)
+    _refuse_launch_settings(run, world)
+    launch = run.launch
+    if world.launcher == "none" and ((launch.nproc or 1) > 1 or launch.gpus is not None):
+        argv = ["train", str(config), *settings, *(["--json"] if as_json else [])]
+        code = launch_local(
+            argv + (["--resume", resume] if resume is not None else []),
+            nproc=launch.nproc,
+            gpus=launch.gpus,
+            master_addr=launch.master_addr,
+            master_port=launch.master_port,
+        )
+        raise typer.Exit(code)
+    from glmforge.train import train as run_train
+
+    result = run_train(run, resume)
+    if as_json and world.rank == 0:
+        print_json(result)
+
+
+def _refuse_launch_options(given: Mapping[str, object], world: World) -> None:
+    """Refuse options about processes where a launcher has already started them.
+
+    Raises:
+        UsageError: names the options and the launcher.
+    """
+    written = [name for name in given if name.startswith("launch.") and given[name] is not None]
+    if written and world.launcher in RANK_LAUNCHERS:
+        options = ", ".join("--" + name.split(".")[1].replace("_", "-") for name in written)
+        raise UsageError(
+            f"{options}: {world.launcher} has started this program with {world.world_size} "
+            f"process(es) and decides about processes and GPUs; leave {options} out, or start "
+            f"glmforge train without {world.launcher}"
+        )
+
+
+def _refuse_launch_settings(run: RunConfig, world: World) -> None:
+    """Refuse a config whose launch section says another thing than the launcher did.
+
+    Raises:
+        ConfigError: every setting that differs.
+    """
+    if world.launcher not in RANK_LAUNCHERS:
+        return
+    decided = {
+        "nproc": world.local_world_size,
+        "gpus": None,
+        "master_addr": world.master_addr,
+        "master_port": world.master_port,
+    }
+    wanted = run.launch.model_dump()
+    problems = [
+        f"launch.{name} is {wanted[name]!r}, but {world.launcher} has started the processes and "
+        f"decides ({decided[name] or 'CUDA_VISIBLE_DEVICES'}); remove it from the config "
+        f"(on the command line: launch.{name}=null)"
+        for name in decided
+        if wanted[name] not in (None, decided[name])
+    ]
+    if problems:
+        raise ConfigError(problems)
