@@ -15,13 +15,22 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 from transformers.utils import cached_file
 
 from glmforge.errors import ModelError
+from glmforge.models.chatglm.tokenization import OLD_IMAGE_TOKENS, ChatGLM6BTokenizer
 from glmforge.models.families import FAMILY_KEY, decide_family, family_named
 from glmforge.models.glm.tokenization_base import GLMTokenizer
 from glmforge.models.glm.tokenization_sentencepiece import ChatGLM2Tokenizer, ChatGLM3Tokenizer
+from glmforge.models.glm.tokenization_tiktoken import ChatGLM4Tokenizer, is_tiktoken_file
 
-_CLASSES: tuple[type[GLMTokenizer], ...] = (ChatGLM2Tokenizer, ChatGLM3Tokenizer)
+_CLASSES: tuple[type[GLMTokenizer], ...] = (
+    ChatGLM6BTokenizer,
+    ChatGLM2Tokenizer,
+    ChatGLM3Tokenizer,
+    ChatGLM4Tokenizer,
+)
 _SENTENCEPIECE_FAMILIES = ("chatglm2", "chatglm3")
-_HUB_CLASS_NAMES = ("ChatGLMTokenizer", "ChatGLM4Tokenizer")
+# What a clone without Git LFS has in place of every large file.
+_POINTER = b"version https://git-lfs"
+_HUB_CLASS_NAME = "ChatGLMTokenizer"
 
 
 class ChatGLMTokenizer:
@@ -34,7 +43,10 @@ class ChatGLMTokenizer:
         Raises:
             ModelError: there is no vocabulary file of the family.
         """
-        return tokenizer_class_of(name, **kwargs).from_pretrained(name, *inputs, **kwargs)
+        own = tokenizer_class_of(name, **kwargs)
+        if own is ChatGLM6BTokenizer:
+            kwargs.setdefault("num_image_tokens", _num_image_tokens(name, kwargs))
+        return own.from_pretrained(name, *inputs, **kwargs)
 
 
 def _find(name: str | Path, file: str, options: dict[str, Any]) -> Path | None:
@@ -70,16 +82,38 @@ def tokenizer_class_of(name: str | Path, **options: Any) -> type[GLMTokenizer]:
     Raises:
         ModelError: there is no vocabulary file of the family, or a config file is damaged.
     """
-    if _find(name, "tokenizer.model", options) is None:
+    is_first = (vocabulary := _find(name, "ice_text.model", options)) is not None
+    vocabulary = vocabulary or _find(name, "tokenizer.model", options)
+    if vocabulary is None:
         raise ModelError(
             f"{name}: no ice_text.model and no tokenizer.model, so there is no vocabulary: "
             "copy the file from where the model came from"
         )
-    return (
-        ChatGLM2Tokenizer
-        if _sentencepiece_family(name, options) == "chatglm2"
-        else (ChatGLM3Tokenizer)
-    )
+    with vocabulary.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise ModelError(
+                f"{vocabulary}: a pointer of Git LFS, not the vocabulary: run `git lfs pull` "
+                "in the directory, or download the file"
+            )
+    if is_first:
+        return ChatGLM6BTokenizer
+    if is_tiktoken_file(vocabulary):
+        return ChatGLM4Tokenizer
+    is_second = _sentencepiece_family(name, options) == ChatGLM2Tokenizer.family
+    return ChatGLM2Tokenizer if is_second else ChatGLM3Tokenizer
+
+
+def _num_image_tokens(name: str | Path, options: dict[str, Any]) -> int | None:
+    """Return how many ids come before ChatGLM-6B's text, None where only the file can say.
+
+    A tokenizer_config.json of today names it. The first one did not; there the ids that
+    config.json holds tell the two vocabularies apart.
+    """
+    settings = _find_json(name, "tokenizer_config.json", options)
+    if "num_image_tokens" in settings:
+        return int(settings["num_image_tokens"])
+    offset = (_find_json(name, "config.json", options).get("bos_token_id") or 0) - 130_004
+    return int(offset) if offset in (0, OLD_IMAGE_TOKENS) else None
 
 
 def _sentencepiece_family(name: str | Path, options: dict[str, Any]) -> str:
@@ -115,7 +149,7 @@ def load_tokenizer(directory: str | Path) -> PreTrainedTokenizerBase:
         raise ModelError(f"{directory}: no such directory; give the directory of a model")
     settings = _find_json(path, "tokenizer_config.json", {})
     model = _find_json(path, "config.json", {})
-    own_names = (*_HUB_CLASS_NAMES, *(own.__name__ for own in _CLASSES))
+    own_names = (_HUB_CLASS_NAME, *(own.__name__ for own in _CLASSES))
     if (
         settings.get("tokenizer_class") in own_names
         or (path / "ice_text.model").is_file()

@@ -176,6 +176,10 @@ def test_missing_and_damaged_files_are_named(directory, tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ModelError, match=r"tokenizer\.model: .*download it again"):
         load_tokenizer(tmp_path)
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    (tmp_path / "tokenizer.model").write_bytes(pointer)
+    with pytest.raises(ModelError, match="git lfs pull"):
+        load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ModelError, match="not valid JSON"):
         load_tokenizer(tmp_path)

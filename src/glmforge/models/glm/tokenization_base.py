@@ -18,6 +18,7 @@ from transformers import AddedToken, BatchEncoding, PreTrainedTokenizer
 from transformers.tokenization_utils_base import TruncationStrategy
 from transformers.utils import PaddingStrategy
 
+from glmforge.errors import ModelError
 from glmforge.models.glm.tokenization_chat import ChatEncoding
 
 # Below this many characters starting threads costs more than it gains.
@@ -61,6 +62,7 @@ class GLMTokenizer(ChatEncoding, PreTrainedTokenizer):
         # Names of code files and loading flags do not belong into what we save.
         for key in ("auto_map", "is_local", "local_files_only", "backend", "tokenizer_file"):
             kwargs.pop(key, None)
+        saved = self._read_added(saved)
         # Control tokens are special by class; only further ones are the user's.
         names = (*self.control_ids, *(str(token) for token in saved.values()))
         for key in ("extra_special_tokens", "additional_special_tokens"):
@@ -74,9 +76,7 @@ class GLMTokenizer(ChatEncoding, PreTrainedTokenizer):
         self._parsed: dict[str, int] = {
             name: self.control_ids[name] for name in self.parsed_controls
         }
-        self._added_tokens_decoder.update(
-            {index: token for index, token in saved.items() if index >= self.vocab_size}
-        )
+        self._added_tokens_decoder.update(saved)
         kwargs.setdefault("padding_side", self.padding_side)
         super().__init__(**kwargs)
         for index, token in self._added_tokens_decoder.items():
@@ -85,6 +85,28 @@ class GLMTokenizer(ChatEncoding, PreTrainedTokenizer):
             if token.special and token.content not in self.all_special_tokens:
                 self._extra_special_tokens.append(token.content)
         self._update_parser()
+
+    def _read_added(self, saved: Mapping[int, AddedToken]) -> dict[int, AddedToken]:
+        """Return the user's own tokens among the saved ones.
+
+        Raises:
+            ModelError: a token is saved with an id that the vocabulary file gives to another.
+        """
+        holders = {index: name for name, index in self.control_ids.items()}
+        added: dict[int, AddedToken] = {}
+        problems: list[str] = []
+        for index, token in saved.items():
+            holder = holders.get(index) or self._engine_token(index) or token.content
+            if holder != token.content or self.control_ids.get(token.content, index) != index:
+                problems.append(
+                    f"tokenizer_config.json gives {token.content!r} the id {index}, which does not "
+                    "fit the vocabulary file: take both files from the same model"
+                )
+            elif index not in holders:
+                added[index] = token
+        if problems:
+            raise ModelError(problems)
+        return added
 
     # -- the engine, by the subclass ---------------------------------------------------------
 
@@ -341,9 +363,13 @@ class GLMTokenizer(ChatEncoding, PreTrainedTokenizer):
 
     # -- back to text ------------------------------------------------------------------------
 
-    def _control_text(self, name: str) -> str:
-        """Return how decoding writes a control or added token."""
-        return name
+    def _in_engine(self, index: int) -> bool:
+        """Say whether decoding leaves this id to the engine."""
+        return index not in self._added_tokens_decoder
+
+    def _join_decoded(self, written: list[str], **kwargs: Any) -> str:
+        """Join runs of text and the control tokens between them."""
+        return "".join(written)
 
     def _decode(
         self,
@@ -352,17 +378,19 @@ class GLMTokenizer(ChatEncoding, PreTrainedTokenizer):
         clean_up_tokenization_spaces: bool | None = None,
         **kwargs: Any,
     ) -> str:
-        ids = [token_ids] if isinstance(token_ids, int) else token_ids
         skipped = frozenset(self.all_special_ids) if skip_special_tokens else frozenset()
         written: list[str] = []
         run: list[int] = []
-        for index in ids:
-            token = self._added_tokens_decoder.get(index)
+        for index in [token_ids] if isinstance(token_ids, int) else token_ids:
             if index in skipped:
                 continue
-            if token is None:
+            if self._in_engine(index):
                 run.append(index)
                 continue
-            written += [self._engine_decode(run), self._control_text(token.content)]
+            written += [self._engine_decode(run), self._added_tokens_decoder[index].content]
             run = []
-        return "".join([*written, self._engine_decode(run)])
+        written.append(self._engine_decode(run))
+        text = self._join_decoded([part for part in written if part], **kwargs)
+        if clean_up_tokenization_spaces is None:
+            clean_up_tokenization_spaces = self.clean_up_tokenization_spaces
+        return self.clean_up_tokenization(text) if clean_up_tokenization_spaces else text

@@ -69,6 +69,24 @@ def with_tools(
     return [{"role": "system", "content": prompt, "tools": list(tools)}, *messages]
 
 
+def read_tools(tools: Any) -> list[Mapping[str, Any]]:
+    """Return the descriptions of tools without the wrapper that the OpenAI format puts around.
+
+    Raises:
+        ModelError: `tools` is no list of maps, naming each that is not.
+    """
+    if not isinstance(tools, Sequence) or isinstance(tools, str):
+        raise ModelError(f"tools is {tools!r}: give a list of function descriptions")
+    problems = [
+        f"tool {number} is {tool!r}: give its description (name, description, parameters)"
+        for number, tool in enumerate(tools)
+        if not isinstance(tool, Mapping)
+    ]
+    if problems:
+        raise ModelError(problems)
+    return [tool.get("function", tool) for tool in tools]
+
+
 def rounds_of(messages: Sequence[Mapping[str, Any]], family: str) -> list[tuple[str, str | None]]:
     """Return (question, answer) pairs of a strict user/assistant dialogue; last answer may miss.
 

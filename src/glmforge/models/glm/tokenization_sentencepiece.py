@@ -19,6 +19,7 @@ from glmforge.models.glm.tokenization_chat import (
     ChatPart,
     ControlToken,
     read_messages,
+    read_tools,
     rounds_of,
     with_tools,
 )
@@ -125,7 +126,7 @@ class ChatGLM2Tokenizer(SentencePieceTokenizer):
         """Return the prompt in one piece; a last answer is apart and ends with ``</s>``."""
         read = read_messages(messages, ("user", "assistant"), self.family)
         if tools:
-            raise ModelError("ChatGLM2 knows no tools: leave `tools` out, or use ChatGLM3 or GLM-4")
+            raise ModelError("ChatGLM2 knows no tools: leave them out, or use ChatGLM3 or GLM-4")
         rounds = rounds_of(read, self.family)
         text = "".join(
             f"[Round {number}]\n\n问：{question}\n\n答：{answer}\n\n"
@@ -171,9 +172,6 @@ def _message_parts(message: Mapping[str, Any]) -> list[ChatPart]:
     content = message["content"]
     if message.get("tools") and message["role"] == "system":
         # The wrapper of the OpenAI format was not in the training data; the function was.
-        tools = [
-            tool.get("function", tool) if isinstance(tool, Mapping) else tool
-            for tool in message["tools"]
-        ]
+        tools = read_tools(message["tools"])
         content = f"{content}\n{json.dumps(tools, indent=4, ensure_ascii=False)}"
     return [ControlToken(f"<|{message['role']}|>"), f"{message.get('metadata') or ''}\n", content]
