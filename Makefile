@@ -29,7 +29,7 @@ check: setup  ## lint, format, types, layers
 	@$(STAGE) "lint (ruff)" $(BIN)/ruff check $(CODE)
 	@$(STAGE) "format (ruff)" $(BIN)/ruff format --check $(CODE)
 	@$(STAGE) "types (mypy)" $(BIN)/mypy
-	@$(STAGE) "layers (import-linter)" $(BIN)/lint-imports
+	@$(STAGE) "layers (import-linter)" $(BIN)/lint-imports --no-logo
 
 unit: setup  ## unit tests only
 	@$(STAGE) "unit tests" $(PYTEST) -n 2 $(TESTS)
