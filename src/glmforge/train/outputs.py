@@ -38,7 +38,7 @@ def write_model(model: Any, tokenizer: Any, directory: Path, ranks: Ranks) -> No
     weights = gather_state(model, only_trainable=False, keep=ranks.is_main)
     if weights is None:
         return
-    model.save_pretrained(str(directory), state_dict=weights)
+    model.save_pretrained(str(directory), state_dict=dict(weights))  # which it empties
     tokenizer.save_pretrained(str(directory))
     compare_files(directory, weights)
 
