@@ -11,7 +11,7 @@ from glmforge.data.conversation import Conversation, Message, Problem
 from glmforge.data.examples import Counts, Example, ExampleList, ExampleSet, build_examples
 from glmforge.data.loader import BatchPlan, StepBatches, eval_batches
 from glmforge.data.packing import PackedRows, pack, unpacked
-from glmforge.data.sources import read_conversations
+from glmforge.data.sources import load_examples, read_conversations, write_skipped
 from glmforge.data.templates import encode_conversation, encode_rows, generation_prompt
 from glmforge.data.vocabulary import train_vocabulary
 
@@ -33,8 +33,10 @@ __all__ = [
     "encode_rows",
     "eval_batches",
     "generation_prompt",
+    "load_examples",
     "pack",
     "read_conversations",
     "train_vocabulary",
     "unpacked",
+    "write_skipped",
 ]

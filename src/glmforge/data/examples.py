@@ -1,10 +1,11 @@
 """Conversations to examples: ids and labels that fit, with everything that was done counted.
 
 ``build_examples`` is the whole path in memory (``prepared`` is the same path to disk, shared by
-``encode_one``). An ``ExampleList`` knows the lengths and trained tokens of its examples without
+``encode_many``). An ``ExampleList`` knows the lengths and trained tokens of its examples without
 touching them, which is all that packing and the loader's balancing ask.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, overload
@@ -13,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glmforge.data.conversation import Conversation, Problem, without_trailing_user
+from glmforge.data.encoder import TokenizerLike
 from glmforge.data.rules import check
-from glmforge.data.segments import IGNORED, Ids, Inexpressible, Labels, TokenizerLike, row_arrays
+from glmforge.data.segments import IGNORED, Ids, Inexpressible, Labels, row_arrays
 from glmforge.data.templates import LABELS, template_for
 from glmforge.data.truncation import POLICIES, Limit, Truncation, fit
 from glmforge.errors import DataError
@@ -142,14 +144,13 @@ def build_examples(
     examples: list[Example] = []
     counts = Counts()
     problems: list[Problem] = []
-    for conversation in conversations:
-        found, faults = encode_one(conversation, limit, truncation, counts)
+    for found, faults in encode_many(conversations, limit, truncation, counts):
         examples.extend(found)
         problems.extend(faults)
     if problems and on_error == "stop":
         raise problems_error(problems)
     if not examples:
-        raise DataError(f"no trainable row is left: {str(counts).replace(chr(10), '; ')}")
+        raise nothing_left(counts)
     return ExampleSet(examples=ExampleList(examples), counts=counts, problems=tuple(problems))
 
 
@@ -183,15 +184,61 @@ def limit_of(
     return Limit(template=template_for(tokenizer), labels=labels, max_length=max_length)
 
 
-def encode_one(
+_BATCH_CHARACTERS = 4_000_000  # dialogues whose texts are encoded in one call
+
+
+def encode_many(
+    conversations: Iterable[Conversation], limit: Limit, truncation: Truncation, counts: Counts
+) -> Iterator[tuple[list[Example], list[Problem]]]:
+    """Yield the rows of every conversation, or the faults for which it is skipped.
+
+    The texts of many conversations are encoded in one call.
+
+    Args:
+        conversations: unchecked; every record is judged here.
+        limit: what ``limit_of`` gives.
+        truncation: policy for what is too long.
+        counts: is added to as the rows are yielded.
+    """
+    batch: list[Conversation] = []
+    characters = 0
+    for conversation in conversations:
+        batch.append(conversation)
+        characters += sum(len(message.text) for message in conversation.messages)
+        if characters >= _BATCH_CHARACTERS:
+            yield from _encode_batch(batch, limit, truncation, counts)
+            batch, characters = [], 0
+    yield from _encode_batch(batch, limit, truncation, counts)
+
+
+def _encode_batch(
+    batch: Sequence[Conversation], limit: Limit, truncation: Truncation, counts: Counts
+) -> Iterator[tuple[list[Example], list[Problem]]]:
+    faults = [faults_of(conversation) for conversation in batch]
+    if limit.template.encoder is not None:
+        with limit.template.encoder.prefetching():
+            for conversation, found in zip(batch, faults):
+                if not found:
+                    with contextlib.suppress(Inexpressible):  # said when it is encoded
+                        limit.render(without_trailing_user(conversation)[0])
+    for conversation, found in zip(batch, faults):
+        counts.records += 1
+        if found:
+            counts.skipped += 1
+            yield [], found
+        else:
+            yield _encode_one(conversation, limit, truncation, counts)
+
+
+def faults_of(conversation: Conversation) -> list[Problem]:
+    """The problems for which a record cannot be trained on."""
+    return [problem for problem in check(conversation) if problem.level == "error"]
+
+
+def _encode_one(
     conversation: Conversation, limit: Limit, truncation: Truncation, counts: Counts
 ) -> tuple[list[Example], list[Problem]]:
-    """Encode one conversation, counting what happened: its rows, or the faults that skip it."""
-    counts.records += 1
-    faults = [problem for problem in check(conversation) if problem.level == "error"]
-    if faults:
-        counts.skipped += 1
-        return [], faults
+    """Encode one checked conversation, counting what happened: its rows, or why it is skipped."""
     if limit.labels != "official":
         conversation, trailing = without_trailing_user(conversation)
         counts.trailing_messages += trailing
@@ -220,6 +267,15 @@ def encode_one(
         counts.total_tokens += len(input_ids)
         counts.trained_tokens += int((labels != IGNORED).sum())
     return examples, []
+
+
+def nothing_left(counts: Counts) -> DataError:
+    """The error for a set without a single row to train on."""
+    said = str(counts).replace("\n", "; ")
+    return DataError(
+        f"no trainable row is left: {said}. Look at the records with `data check`, or raise "
+        "data.max_length"
+    )
 
 
 LISTED = 50

@@ -195,10 +195,19 @@ def _read_instances(
         yield from _pair_reader(("instruction", "input"), "output")(pair, options)
 
 
-def _read_plain(
-    value: Mapping[str, Any], options: ShapeOptions
-) -> Iterator[tuple[list[Message], Any]]:
-    yield [Message(role="text", content=read_text(value, "text", options))], None
+def _read_plain(name: str) -> Reader:
+    """Reader of text for continued pretraining."""
+
+    def read(
+        value: Mapping[str, Any], options: ShapeOptions
+    ) -> Iterator[tuple[list[Message], Any]]:
+        yield [Message(role="text", content=read_text(value, name, options))], None
+
+    return read
+
+
+def _is_response_alone(value: Mapping[str, Any]) -> bool:
+    return "response" in value and not {"prompt", "query", "instruction"} & value.keys()
 
 
 def _has_instances(value: Mapping[str, Any]) -> bool:
@@ -235,5 +244,6 @@ FORMATS: tuple[Format, ...] = (
         matches=_has("question", "std_answer"),
         read=_pair_reader(("question",), "std_answer"),
     ),
-    Format(name="text", matches=_has("text"), read=_read_plain),
+    Format(name="text", matches=_has("text"), read=_read_plain("text")),
+    Format(name="response alone", matches=_is_response_alone, read=_read_plain("response")),
 )

@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,8 @@ def open_stream(path: Path) -> BinaryIO:
         DataError: the file is missing, is a directory or may not be read.
     """
     try:
-        head = path.open("rb").read(4)
+        with path.open("rb") as raw:
+            head = raw.read(4)
         if head.startswith(_MAGIC_GZIP):
             return cast(BinaryIO, gzip.open(path, "rb"))
         if head.startswith(_MAGIC_ZSTD):
@@ -68,29 +70,27 @@ def read_json_records(path: Path, *, gbk: bool = False) -> Iterator[Record | Pro
         DataError: the file cannot be opened or is in another Unicode encoding.
     """
     with open_stream(path) as stream:
-        try:
-            first = _next_line(stream, _checked_start(stream, path))
-            if not first:
-                return
-            whole = _is_whole_document(first, _next_line(stream, stream.readline()))
-        except (OSError, EOFError, pa.ArrowInvalid) as error:
-            yield _damaged(path, error)
+        first = _next_line(stream, _checked_start(stream, path))
+        if not first:
             return
+        whole = _is_whole_document(first, _next_line(stream, stream.readline()))
     with open_stream(path) as stream:
-        try:
-            if whole:
-                yield from _document_records(stream.read(), path, gbk)
-            else:
-                yield from _line_records(stream, path, gbk)
-        except (OSError, EOFError, pa.ArrowInvalid) as error:
-            yield _damaged(path, error)
+        if whole:
+            yield from _document_records(stream.read(), path, gbk)
+        else:
+            yield from _line_records(stream, path, gbk)
 
 
-def _damaged(path: Path, error: Exception) -> Problem:
+DAMAGE = (OSError, EOFError, zlib.error, pa.ArrowException)
+"""What the decompressors and the columnar readers raise for a damaged file."""
+
+
+def damaged(path: Path, error: Exception) -> Problem:
+    """The problem of a file that ends early or holds nonsense."""
     return Problem(
         source=str(path),
         rule="damaged-file",
-        text=f"the compressed file is damaged ({error})",
+        text=f"the file is damaged ({' '.join(str(error).split())[:160]})",
         advice="make or fetch it again",
     )
 

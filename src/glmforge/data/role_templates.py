@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from glmforge.data.conversation import Conversation, Message
-from glmforge.data.segments import Inexpressible, Kind, Labels, Row, Segment, TokenizerLike
+from glmforge.data.encoder import TextEncoder, TokenizerLike
+from glmforge.data.segments import Inexpressible, Kind, Labels, Row, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,8 @@ class RoleTemplate:
     packable = True
 
     def __init__(self, tokenizer: TokenizerLike, style: RoleStyle) -> None:
-        self._encode = tokenizer.encode_text
+        self.encoder: TextEncoder | None = TextEncoder(tokenizer)
+        self._encode = self.encoder
         self._style = style
         token_id = tokenizer.convert_tokens_to_ids
         self._prefix = [token_id(token) for token in style.prefix]

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from glmforge.data.conversation import Conversation, Message, head_length
-from glmforge.data.segments import Inexpressible, Labels, Row, Segment, TokenizerLike
+from glmforge.data.encoder import TextEncoder, TokenizerLike
+from glmforge.data.segments import Inexpressible, Labels, Row, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,8 @@ class RoundTemplate:
     one_row_per_turn = True
 
     def __init__(self, tokenizer: TokenizerLike, style: RoundStyle) -> None:
-        self._encode = tokenizer.encode_text
+        self.encoder: TextEncoder | None = TextEncoder(tokenizer)
+        self._encode = self.encoder
         self._style = style
         self.packable = style.packable
         self._control: list[int] = [

@@ -7,12 +7,13 @@ is trained iff the model must generate it at inference, its terminator included.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from glmforge.data.conversation import Conversation
+from glmforge.data.encoder import TextEncoder
 from glmforge.errors import DataError
 
 IGNORED = -100
@@ -39,19 +40,6 @@ class Segment:
 Row = list[Segment]
 
 
-class TokenizerLike(Protocol):
-    """What the data room needs of a tokenizer of the ChatGLM families."""
-
-    family: str
-
-    @property
-    def eos_token_id(self) -> int | None: ...
-
-    def encode_text(self, text: str) -> list[int]: ...
-
-    def convert_tokens_to_ids(self, tokens: Any) -> Any: ...
-
-
 class Inexpressible(DataError):
     """A dialogue that a family's format (or a policy) cannot take; becomes a ``Problem``."""
 
@@ -64,11 +52,13 @@ class Template(Protocol):
     """How one family writes dialogues; ``templates`` has the table.
 
     ``one_row_per_turn``: the family has no turn end inside the history, so each trained turn is
-    a row of its own. ``packable``: attention can be bounded by documents.
+    a row of its own. ``packable``: attention can be bounded by documents. ``encoder`` can
+    be told to encode the texts of many dialogues at once (None: the template encodes by itself).
     """
 
     one_row_per_turn: bool
     packable: bool
+    encoder: TextEncoder | None
 
     def rows(
         self, conversation: Conversation, trained: Sequence[bool], labels: Labels

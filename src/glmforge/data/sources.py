@@ -1,20 +1,44 @@
-"""Paths to conversations: which reader opens a file, and one report of everything wrong.
+"""Paths to conversations and examples: which reader opens a file, and one report of all faults.
 
-``read_conversations`` is the simple door (all problems in one error); ``read_source`` gives the
-conversations and the problems apart, for ``on_error: skip``, for checking and for preparing.
+``read_conversations`` is the simple door (all problems in one error), ``load_examples`` the one
+of training (faulty records may be skipped, counted and kept for ``skipped.jsonl``), ``iterate``
+the stream under both. Readers are chosen by a file's first bytes; its name decides only where
+bytes cannot (YAML, plain text).
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from glmforge.data import tables
 from glmforge.data.conversation import Conversation, Problem
-from glmforge.data.examples import problems_error
-from glmforge.data.formats import to_conversations
-from glmforge.data.reading import Record, read_json_records
-from glmforge.data.rules import REPAIRS, check, repair
+from glmforge.data.encoder import TokenizerLike
+from glmforge.data.examples import (
+    Counts,
+    Example,
+    ExampleList,
+    ExampleSet,
+    OnError,
+    encode_many,
+    faults_of,
+    limit_of,
+    nothing_left,
+    problems_error,
+)
+from glmforge.data.formats import find_format, to_conversations
+from glmforge.data.reading import DAMAGE, Record, damaged, open_stream, read_json_records
+from glmforge.data.rules import REPAIRS, repair
+from glmforge.data.segments import Labels
 from glmforge.data.shapes import ShapeOptions
+from glmforge.data.truncation import Truncation
 from glmforge.errors import DataError
+
+Paths = str | Path | Sequence[str | Path]
+_DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".yml",
+                  ".yaml", ".gz", ".zst")  # fmt: skip
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,19 +50,32 @@ class ReadOptions:
     columns: Mapping[str, str] = field(default_factory=dict)
     repairs: tuple[str, ...] = ()
 
+    def check(self) -> None:
+        """Refuse unknown repairs.
+
+        Raises:
+            DataError: a repair is unknown; all of them.
+        """
+        wrong = [name for name in self.repairs if name not in REPAIRS]
+        if wrong:
+            known = "; ".join(f"{name}: {what}" for name, what in REPAIRS.items())
+            raise DataError([f"data.repair: unknown {name!r}; known are {known}" for name in wrong])
+
 
 def read_conversations(
-    path: str | Path | Sequence[str | Path],
+    path: Paths,
     *,
     columns: Mapping[str, str] | None = None,
     repairs: Sequence[str] = (),
+    on_error: OnError = "stop",
 ) -> list[Conversation]:
     """Read every conversation of a file (or of several), checked.
 
     Args:
-        path: a data file, a directory of them, or a list of either.
+        path: a data file, a directory of them, a hub name, or a list of these.
         columns: our field name -> the file's field name.
         repairs: repairs to apply ("merge", "trim", "flatten", "gbk").
+        on_error: "skip" leaves faulty records out (``load_examples`` says which).
 
     Raises:
         DataError: a file cannot be read or records break rules; all problems in one error.
@@ -46,56 +83,163 @@ def read_conversations(
     options = ReadOptions(columns=columns or {}, repairs=tuple(repairs))
     conversations: list[Conversation] = []
     problems: list[Problem] = []
-    for item in iterate([path] if isinstance(path, str | Path) else path, options):
-        if isinstance(item, Problem):
-            problems.append(item)
-            continue
-        problems.extend(found for found in check(item) if found.level == "error")
-        conversations.append(item)
-    if problems:
+    for item in iterate(path, options):
+        faults = [item] if isinstance(item, Problem) else faults_of(item)
+        problems.extend(faults)
+        if isinstance(item, Conversation) and not faults:
+            conversations.append(item)
+    if problems and on_error == "stop":
         raise problems_error(problems)
     if not conversations:
         raise DataError(f"{path}: no record in it; give a file with dialogues")
     return conversations
 
 
-def iterate(paths: Sequence[str | Path], options: ReadOptions) -> Iterator[Conversation | Problem]:
+def load_examples(
+    path: Paths,
+    tokenizer: TokenizerLike,
+    *,
+    max_length: int,
+    labels: Labels = "all_turns",
+    truncation: Truncation = "drop_last_turns",
+    on_error: OnError = "stop",
+    columns: Mapping[str, str] | None = None,
+    repairs: Sequence[str] = (),
+    max_positions: int | None = None,
+) -> ExampleSet:
+    """Read, check and encode files in one pass; arguments as of the two doors it joins.
+
+    Returns:
+        Examples, counts, and the problems of every skipped record.
+
+    Raises:
+        DataError: as ``read_conversations`` and ``build_examples``; all problems in one error.
+    """
+    limit = limit_of(
+        tokenizer,
+        max_length=max_length,
+        labels=labels,
+        truncation=truncation,
+        max_positions=max_positions,
+    )
+    problems: list[Problem] = []
+    counts = Counts()
+
+    def good() -> Iterator[Conversation]:
+        for item in iterate(path, ReadOptions(columns=columns or {}, repairs=tuple(repairs))):
+            if isinstance(item, Problem):
+                problems.append(item)
+                counts.records += 1
+                counts.skipped += 1
+            else:
+                yield item
+
+    examples: list[Example] = []
+    for found, faults in encode_many(good(), limit, truncation, counts):
+        examples.extend(found)
+        problems.extend(faults)
+    if problems and on_error == "stop":
+        raise problems_error(problems)
+    if not examples:
+        raise nothing_left(counts)
+    return ExampleSet(examples=ExampleList(examples), counts=counts, problems=tuple(problems))
+
+
+def iterate(path: Paths, options: ReadOptions) -> Iterator[Conversation | Problem]:
     """Yield conversations (repaired as asked) and problems of several sources, in order.
 
     Raises:
         DataError: a path does not exist or a repair is unknown.
     """
-    unknown = [name for name in options.repairs if name not in REPAIRS]
-    if unknown:
-        raise DataError(f"data.repair: unknown {unknown[0]!r}; known are {', '.join(REPAIRS)}")
+    options.check()
     shape = ShapeOptions(columns=options.columns, flatten="flatten" in options.repairs)
-    for file in data_files(paths):
+    for file in data_files(path):
         for item in read_records(file, options):
             if isinstance(item, Problem):
                 yield item
-                continue
-            for found in to_conversations(item, shape):
-                if isinstance(found, Problem):
-                    yield found
-                else:
-                    yield repair(found, options.repairs)[0]
+            else:
+                for found in to_conversations(item, shape):
+                    yield found if isinstance(found, Problem) else repair(found, options.repairs)[0]
 
 
 def read_records(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
-    """The records of one file, by the reader that fits it."""
-    return read_json_records(file, gbk="gbk" in options.repairs)
+    """The records of one file; a damaged file ends in a problem."""
+    try:
+        yield from _reader_of(file, options)
+    except DAMAGE as error:
+        yield damaged(file, error)
 
 
-def data_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Every data file of the given files and directories, in order.
+def _reader_of(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
+    """The reader that fits a file's first bytes."""
+    gbk = "gbk" in options.repairs
+    if not file.exists():
+        return tables.read_hub(str(file))
+    if file.suffix in (".yml", ".yaml"):
+        return tables.read_yaml(file)
+    with open_stream(file) as stream:
+        head = stream.read(1 << 16)
+    if head.startswith(b"PAR1"):
+        return tables.read_parquet(file)
+    if head.startswith(b"ARROW1") or file.suffix == ".arrow":
+        return tables.read_arrow(file)
+    text = head.decode("utf-8-sig", errors="replace").lstrip()
+    if text.startswith(("{", "[")):
+        return read_json_records(file, gbk=gbk)
+    columns = tables.csv_columns(text.split("\n", 1)[0].strip())
+    names = {options_name(options, column): "" for column in columns}
+    if find_format(names) is not None and len(text.split("\n", 1)) > 1:
+        return tables.read_csv(file, gbk)
+    if file.suffix in (".csv", ".tsv"):
+        return tables.read_csv(file, gbk)
+    if file.suffix in (".txt", ".md"):
+        return tables.read_plain_text(file, gbk)
+    return read_json_records(file, gbk=gbk)
+
+
+def options_name(options: ReadOptions, column: str) -> str:
+    """Our name of a file's column."""
+    for ours, theirs in options.columns.items():
+        if theirs == column:
+            return ours
+    return column
+
+
+def data_files(path: Paths) -> list[Path]:
+    """Every data file of the given files and directories, in order; hub names as they are.
 
     Raises:
-        DataError: paths that do not exist, all of them.
+        DataError: paths that do not exist or hold no data file, all of them.
     """
-    missing = [str(path) for path in paths if not Path(path).exists()]
-    if missing:
-        raise DataError([f"{path}: no such file; check data.train" for path in missing])
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    wrong = []
     files: list[Path] = []
-    for path in map(Path, paths):
-        files.extend(sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path])
+    for item in paths:
+        place = Path(item)
+        if place.is_dir():
+            found = sorted(p for p in place.rglob("*") if p.suffix in _DATA_SUFFIXES)
+            arrow = [p for p in found if p.suffix == ".arrow"]
+            found = arrow or found  # a saved dataset: its JSON files describe it
+            if not found:
+                wrong.append(f"{place}: the directory holds no data file")
+            files.extend(found)
+        elif place.exists() or (isinstance(item, str) and _HUB_NAME.fullmatch(item)):
+            files.append(place)
+        else:
+            wrong.append(f"{place}: no such file; check the path")
+    if wrong:
+        raise DataError(wrong)
     return files
+
+
+def write_skipped(problems: Sequence[Problem], path: Path) -> None:
+    """Write skipped records to a JSON Lines file: source, rule, text, advice."""
+    with path.open("w", encoding="utf-8") as file:
+        for problem in problems:
+            values = {
+                "source": problem.source,
+                "rule": problem.rule,
+                "text": problem.text,
+                "advice": problem.advice,
+            }
+            file.write(json.dumps(values, ensure_ascii=True) + "\n")

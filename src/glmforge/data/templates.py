@@ -10,9 +10,10 @@ from typing import Any
 
 from glmforge.data import role_templates, round_templates
 from glmforge.data.conversation import Conversation, Message, turn_starts, without_trailing_user
+from glmforge.data.encoder import TokenizerLike
 from glmforge.data.role_templates import RoleTemplate
 from glmforge.data.round_templates import RoundTemplate
-from glmforge.data.segments import Labels, Row, Template, TokenizerLike, row_arrays
+from glmforge.data.segments import Labels, Row, Template, row_arrays
 from glmforge.data.shapes import ShapeOptions, Unreadable, read_messages, read_tools
 from glmforge.errors import DataError
 

@@ -1,0 +1,53 @@
+"""Text to ids, many texts at a time.
+
+A native tokenizer is an order of magnitude faster on a batch than on single messages. Templates
+ask for one text after another, so a template's ``TextEncoder`` first records what would be asked
+for a batch of dialogues, encodes all of it in one call, and then answers from memory.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+
+class TokenizerLike(Protocol):
+    """What the data room needs of a tokenizer of the ChatGLM families."""
+
+    family: str
+
+    @property
+    def eos_token_id(self) -> int | None: ...
+
+    def encode_text(self, text: str) -> list[int]: ...
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any: ...
+
+
+class TextEncoder:
+    """The text encoding of a tokenizer with a memory for the dialogues at hand."""
+
+    def __init__(self, tokenizer: TokenizerLike) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[str, list[int]] = {}
+        self._recorded: dict[str, None] | None = None
+
+    def __call__(self, text: str) -> list[int]:
+        """Ids of a text; while recording, the text is noted and the ids are empty."""
+        if self._recorded is not None:
+            self._recorded[text] = None
+            return []
+        known = self._known.get(text)
+        return self._tokenizer.encode_text(text) if known is None else known
+
+    @contextmanager
+    def prefetching(self) -> Iterator[None]:
+        """Record the texts asked for inside; at the end encode them all and keep only them."""
+        self._recorded = {}
+        try:
+            yield
+            texts = list(self._recorded)
+        finally:
+            self._recorded = None
+        encode_texts = getattr(self._tokenizer, "encode_texts", None)
+        if encode_texts is not None:
+            self._known = dict(zip(texts, encode_texts(texts)))

@@ -1,0 +1,216 @@
+"""Tables and trees to records: CSV, Parquet and Arrow, dataset directories, YAML, plain text.
+
+The same contract as ``reading``: records with their place, problems in place of what cannot be
+read. Columnar files pad every struct with nulls; those are dropped here, so that tools come out
+as they went in. A row of a columnar file is named ``file:row`` (1-based).
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from glmforge.data.conversation import Problem
+from glmforge.data.reading import Record, decode, open_stream
+
+_JSON_COLUMNS = ("messages", "conversations", "conversation", "history", "tools")
+Items = Iterator[Record | Problem]
+
+
+def read_csv(path: Path, gbk: bool) -> Items:
+    """Yield the rows of a CSV or TSV file; its first line names the columns."""
+    csv.field_size_limit(1 << 30)
+    with open_stream(path) as stream:
+        lines = _DecodedLines(stream, path, gbk)
+        first = next(lines, "")
+        columns = next(csv.reader([first], delimiter=_delimiter(first)), [])
+        rows = csv.reader(lines, delimiter=_delimiter(first))
+        start = 2
+        while True:
+            try:
+                row = next(rows)
+            except StopIteration:
+                break
+            except csv.Error as error:
+                yield _problem(f"{path.name}:{start}", "not-csv", f"the row is no CSV ({error})")
+                start = lines.number + 1
+                continue
+            source, span = f"{path.name}:{start}", range(start, lines.number + 1)
+            start = lines.number + 1
+            if lines.bad.isdisjoint(span):
+                yield from _csv_record(row, columns, source)
+            yield from lines.take_problems()
+        yield from lines.take_problems()
+
+
+class _DecodedLines:
+    """The decoded lines of a file, counting them and keeping the problems of the bad ones."""
+
+    def __init__(self, stream: BinaryIO, path: Path, gbk: bool) -> None:
+        self._stream, self._path, self._gbk = stream, path, gbk
+        self.number = 0
+        self._offset = 0
+        self.bad: set[int] = set()
+        self._problems: list[Problem] = []
+
+    def __iter__(self) -> "_DecodedLines":
+        return self
+
+    def __next__(self) -> str:
+        line = self._stream.readline()
+        if not line:
+            raise StopIteration
+        self.number += 1
+        start, self._offset = self._offset, self._offset + len(line)
+        source = f"{self._path.name}:{self.number}"
+        text = decode(line, source, start, self._path, self._gbk)
+        if isinstance(text, Problem):
+            self.bad.add(self.number)
+            self._problems.append(text)
+            return "\n"
+        return text.removeprefix("\ufeff") if self.number == 1 else text
+
+    def take_problems(self) -> list[Problem]:
+        problems, self._problems = self._problems, []
+        return problems
+
+
+def _csv_record(row: list[str], columns: list[str], source: str) -> Items:
+    if not any(cell.strip() for cell in row):
+        return
+    if len(row) > len(columns):
+        text = f"the row has {len(row)} cells for {len(columns)} columns"
+        yield _problem(source, "not-csv", text, "quote cells that hold the delimiter")
+        return
+    yield Record(source=source, value={k: _cell(k, cell) for k, cell in zip(columns, row)})
+
+
+def _cell(column: str, cell: str) -> Any:
+    if column in _JSON_COLUMNS and cell.lstrip().startswith(("[", "{")):
+        try:
+            return json.loads(cell)
+        except (ValueError, RecursionError):
+            return cell
+    return cell
+
+
+def _delimiter(header: str) -> str:
+    return "\t" if "\t" in header else ","
+
+
+def csv_columns(first_line: str) -> list[str]:
+    """The columns that a first line would name if the file were a table."""
+    return next(csv.reader([first_line], delimiter=_delimiter(first_line)), [])
+
+
+def read_parquet(path: Path) -> Items:
+    """Yield the rows of a Parquet file, a batch in memory at a time."""
+    with pq.ParquetFile(path) as file:
+        yield from _batches(file.iter_batches(batch_size=1024), path)
+
+
+def read_arrow(path: Path) -> Items:
+    """Yield the rows of an Arrow file (stream or random access)."""
+    with pa.memory_map(str(path)) as source:
+        if source.read(6) == b"ARROW1":
+            file = pa.ipc.open_file(source)
+            numbers = range(file.num_record_batches)
+            yield from _batches((file.get_batch(number) for number in numbers), path)
+        else:
+            source.seek(0)
+            yield from _batches(iter(pa.ipc.open_stream(source)), path)
+
+
+def _batches(batches: Iterator[pa.RecordBatch], path: Path) -> Items:
+    number = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            number += 1
+            yield Record(source=f"{path.name}:{number}", value=without_nulls(row))
+
+
+def without_nulls(value: Any) -> Any:
+    """A value without the object fields that are null, at any depth."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def read_yaml(path: Path) -> Items:
+    """Yield question/answer lists of a ChatterBot corpus; every further answer is a record."""
+    with open_stream(path) as stream:
+        data = stream.read()
+    text = decode(data, str(path), 0, path, gbk=False)
+    if isinstance(text, Problem):
+        yield text
+        return
+    try:
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        yield _problem(
+            str(path), "not-yaml", f"the file is no YAML ({' '.join(str(error).split())})"
+        )
+        return
+    fields = root.value if isinstance(root, yaml.MappingNode) else []
+    lists = [node for key, node in fields if getattr(key, "value", "") == "conversations"]
+    if not lists or not isinstance(lists[0], yaml.SequenceNode):
+        yield _problem(str(path), "unknown-format", "the YAML has no list of conversations")
+        return
+    for node in lists[0].value:
+        source = f"{path.name}:{node.start_mark.line + 1}"
+        parts = node.value if isinstance(node, yaml.SequenceNode) else []
+        texts = [part.value for part in parts if isinstance(part, yaml.ScalarNode)]
+        if len(texts) < 2 or len(texts) < len(parts):
+            yield _problem(source, "bad-pair", "the entry is no question with an answer")
+            continue
+        for answer in texts[1:]:
+            yield Record(source=source, value={"query": texts[0], "response": answer})
+
+
+def read_plain_text(path: Path, gbk: bool) -> Items:
+    """Yield documents for continued pretraining: paragraphs divided by blank lines."""
+    with open_stream(path) as stream:
+        lines = _DecodedLines(stream, path, gbk)
+        paragraph: list[str] = []
+        start = 1
+        for line in lines:
+            if not line.strip():
+                yield from _paragraph(paragraph, f"{path.name}:{start}")
+                paragraph = []
+            else:
+                start = start if paragraph else lines.number
+                paragraph.append(line.rstrip("\r\n"))
+            yield from lines.take_problems()
+        yield from _paragraph(paragraph, f"{path.name}:{start}")
+
+
+def _paragraph(lines: list[str], source: str) -> Items:
+    if lines:
+        yield Record(source=source, value={"text": "\n".join(lines)})
+
+
+def read_hub(name: str) -> Items:
+    """Yield the rows of the train split of a dataset on the Hugging Face hub."""
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(name, split="train")
+    except (OSError, ValueError) as error:
+        text = f"no such file, and no dataset of that name can be loaded ({error})"
+        yield _problem(name, "no-such-data", text, "check the path or the hub name")
+        return
+    for number, row in enumerate(rows, 1):
+        yield Record(source=f"{name}:{number}", value=without_nulls(row))
+
+
+def _problem(
+    source: str, rule: str, text: str, advice: str = "correct it or leave it out"
+) -> Problem:
+    return Problem(source=source, rule=rule, text=text, advice=advice)

@@ -1,0 +1,123 @@
+"""Every rule about one record, and the repairs."""
+
+import pytest
+
+from glmforge.data import Conversation, Message
+from glmforge.data.rules import check, repair
+from glmforge.data.sources import ReadOptions, iterate
+
+
+def conversation(*pairs):
+    roles = {"s": "system", "u": "user", "a": "assistant", "o": "observation"}
+    return Conversation(
+        messages=tuple(Message(role=roles[role], content=text) for role, text in pairs),
+        source="x:1",
+    )
+
+
+def rules(*pairs):
+    return [f"{p.rule}:{p.level}" for p in check(conversation(*pairs))]
+
+
+GOOD = (("s", "s"), ("u", "q"), ("a", "a"), ("o", "o"), ("a", "a"), ("u", "q"), ("a", "a"))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "rule"),
+    [
+        ((("a", "a"),), "role-order:error"),
+        ((("s", "s"), ("a", "a")), "role-order:error"),
+        ((("u", "q"), ("u", "q"), ("a", "a")), "role-order:error"),
+        ((("u", "q"), ("a", "a"), ("a", "a")), "role-order:error"),
+        ((("s", "1"), ("s", "2"), ("u", "q"), ("a", "a")), "role-order:error"),
+        ((("u", "q"), ("s", "s"), ("a", "a")), "system-in-the-middle:error"),
+        ((("u", "q"), ("o", "o"), ("a", "a")), "observation-without-call:error"),
+        ((("u", "q"), ("a", "a"), ("o", "o"), ("u", "q"), ("a", "a")), "role-order:error"),
+        ((("u", "q"),), "no-assistant:error"),
+        ((), "empty-record:error"),
+        ((("u", "q"), ("a", "")), "empty-content:error"),
+        ((("u", "q"), ("a", " \n\t")), "empty-content:error"),
+        ((("u", ""), ("a", "a")), "empty-content:warning"),
+        ((("u", "x\ud83d"), ("a", "a")), "lone-surrogate:error"),
+        ((("u", "x\x00\x1b[31m"), ("a", "a")), "control-character:warning"),
+        ((("u", "{{name}}"), ("a", "a")), "placeholder:warning"),
+        ((("u", "我是<NAME>"), ("a", "a")), "placeholder:warning"),
+        ((("u", "q\n"), ("a", "a")), "outer-newline:warning"),
+        ((("u", "\ufffd"), ("a", "a")), "replacement-character:warning"),
+    ],
+)
+def test_a_fault_is_named(pairs, rule):
+    assert rule in rules(*pairs)
+
+
+def test_a_good_dialogue_has_no_problem():
+    assert rules(*GOOD) == []
+    assert rules(("s", ""), ("u", "q"), ("a", "a"), ("u", "q")) == []
+
+
+def test_a_dialogue_with_every_answer_marked_untrained_is_named():
+    messages = (
+        Message(role="user", content="q"),
+        Message(role="assistant", content="a", train=False),
+    )
+    (problem,) = check(Conversation(messages=messages, source="x:1"))
+    assert problem.rule == "nothing-trained"
+
+
+def levels(path):
+    found = {}
+    for item in iterate(path, ReadOptions()):
+        faults = check(item) if isinstance(item, Conversation) else [item]
+        line = int(item.source.rsplit(":", 1)[1])
+        found[line] = sorted({f"{fault.rule}:{fault.level}" for fault in faults})
+    return found
+
+
+def test_case_d06_flags_all_but_the_first_line(shared):
+    found = levels(shared / "cases/D06/train.jsonl")
+    assert [line for line in range(1, 13) if found[line]] == list(range(2, 13))
+    assert found[2] == found[3] == ["empty-content:error"]
+    assert found[10] == ["empty-content:warning"]
+
+
+def test_case_d10_names_every_line_with_control_spellings(shared):
+    found = levels(shared / "cases/D10/train.jsonl")
+    assert found == {key: ["control-spelling:warning"] for key in range(1, 5)}
+    spelled = {
+        p.source: p.text
+        for c in iterate(shared / "cases/D10/train.jsonl", ReadOptions())
+        for p in check(c)
+    }
+    assert "<|endoftext|> <|system|> <|user|>" in spelled["train.jsonl:2"]
+
+
+def test_case_d12_tells_broken_text_from_rare_text(shared):
+    found = levels(shared / "cases/D12/train.jsonl")
+    assert found == {
+        1: [],
+        2: [],
+        3: ["lone-surrogate:error"],
+        4: ["control-character:warning"],
+    }
+
+
+def test_no_report_holds_raw_control_characters_or_surrogates(shared):
+    for item in iterate(shared / "cases/D12/train.jsonl", ReadOptions()):
+        for problem in check(item):
+            assert str(problem).isprintable()
+
+
+def test_neighbours_of_one_role_are_merged_only_on_request():
+    faulty = conversation(("u", "1"), ("u", "2"), ("a", "3"), ("a", "4"))
+    assert repair(faulty, ()) == (faulty, [])
+    merged, applied = repair(faulty, ("merge",))
+    assert [m.content for m in merged.messages] == ["1\n2", "3\n4"]
+    assert applied == ["merge"]
+    assert check(merged) == []
+
+
+def test_white_space_is_trimmed_only_on_request():
+    trimmed, applied = repair(conversation(("u", " q\n"), ("a", "\na")), ("trim",))
+    assert [m.content for m in trimmed.messages] == ["q", "a"]
+    assert applied == ["trim"]
+    assert repair(conversation(*GOOD), ("trim", "merge"))[1] == []
