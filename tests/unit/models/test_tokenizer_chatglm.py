@@ -1,20 +1,16 @@
 """ChatGLM-6B's tokenizer against the original's recorded ids, both published vocabularies."""
 
 import copy
-import io
 import json
 import pickle
 
 import pytest
-import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
+from vocabularies import ICE_CONTROLS, train, write_unigram
 
 from glmforge.errors import ModelError
 from glmforge.models.chatglm.tokenization import read_blanks, write_blanks
 from glmforge.models.tokenizers import load_tokenizer
-
-CONTROLS = ["[MASK]", "[gMASK]", "[sMASK]", "<unused_0>", "<sop>", "<eop>", "<ENC>", "<dBLOCK>"]
-SENTENCES = ["您好，请问有什么可以帮您？", "杭州的天气怎么样？", "Hello, how are you today?"] * 9
 
 
 @pytest.fixture(scope="module")
@@ -44,29 +40,7 @@ def rows(shared):
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """A small vocabulary in the form of today's ice_text.model."""
-    model = io.BytesIO()
-    blanks = [f"<|blank_{length}|>" for length in range(2, 81)]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES),
-        model_writer=model,
-        vocab_size=430,
-        model_type="unigram",
-        byte_fallback=True,
-        pad_id=3,
-        control_symbols=CONTROLS,
-        user_defined_symbols=["<n>", "<|tab|>", *blanks],
-        normalization_rule_name="nmt_nfkc",
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    path = tmp_path_factory.mktemp("small")
-    (path / "ice_text.model").write_bytes(model.getvalue())
-    (path / "tokenizer_config.json").write_text(
-        '{"tokenizer_class": "ChatGLMTokenizer", "num_image_tokens": 0, "end_token": "</s>", '
-        '"gmask_token": "[gMASK]", "auto_map": {"AutoTokenizer": ["x.ChatGLMTokenizer", null]}}'
-    )
-    return path
+    return write_unigram(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")
@@ -207,15 +181,11 @@ def test_what_the_format_cannot_say_is_named(small, tmp_path):
         small.apply_chat_template([{"role": "assistant", "content": "a"}])
     with pytest.raises(ModelError, match="no tools"):
         small.apply_chat_template([{"role": "user", "content": "a"}], tools=[{"name": "f"}])
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES),
-        model_writer=model,
-        vocab_size=60,
-        control_symbols=CONTROLS,
+    train(
+        tmp_path / "ice_text.model",
+        vocab_size=90,
+        control_symbols=ICE_CONTROLS,
         hard_vocab_limit=False,
-        minloglevel=2,
     )
-    (tmp_path / "ice_text.model").write_bytes(model.getvalue())
     with pytest.raises(ModelError, match="not the vocabulary of ChatGLM-6B"):
         load_tokenizer(tmp_path)

@@ -1,24 +1,17 @@
 """GLM-4's tokenizer against the original's recorded ids, and over a small vocabulary made here."""
 
-import base64
 import copy
 import json
 import pickle
 
 import pytest
 from transformers import AutoTokenizer
+from vocabularies import write_ranks
 
 from glmforge.errors import ModelError
 from glmforge.models.glm.tokenization_tiktoken import ChatGLM4Tokenizer
 from glmforge.models.registration import register_models
 from glmforge.models.tokenizers import load_tokenizer, register_tokenizers
-
-WORDS = [" the", "你", "好", "你好", "ab", "abc", "aa", "\n\n", "  "]
-TEMPLATE = (
-    "[gMASK]<sop>{% for m in messages %}{% if m['tools'] is defined %}<|system|>\nTools:"
-    "{% for tool in m['tools'] %} {{ tool['type'] }} {{ tool['function'] | tojson }}{% endfor %}"
-    "{% endif %}{% endfor %}"
-)
 
 
 @pytest.fixture(scope="module")
@@ -47,20 +40,7 @@ def rows(shared):
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    path = tmp_path_factory.mktemp("small")
-    tokens = [bytes([byte]) for byte in range(256)]
-    for word in WORDS:
-        data = word.encode()
-        tokens += [data[:end] for end in range(2, len(data) + 1) if data[:end] not in tokens]
-    lines = [base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens)]
-    (path / "tokenizer.model").write_bytes(b"".join(lines))
-    settings = {
-        "tokenizer_class": "ChatGLM4Tokenizer",
-        "auto_map": {"AutoTokenizer": ["tokenization_chatglm.ChatGLM4Tokenizer", None]},
-        "chat_template": TEMPLATE,
-    }
-    (path / "tokenizer_config.json").write_text(json.dumps(settings))
-    return path
+    return write_ranks(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")

@@ -1,46 +1,18 @@
 """A ChatGLM3 tokenizer over a small SentencePiece vocabulary made here: nothing is hard-coded."""
 
-import io
-
 import pytest
-import sentencepiece
 import torch
 from transformers import AutoTokenizer
+from vocabularies import SENTENCES, write_bpe
 
 from glmforge.errors import ModelError
 from glmforge.models.glm.tokenization_sentencepiece import ChatGLM2Tokenizer, ChatGLM3Tokenizer
 from glmforge.models.tokenizers import load_tokenizer, register_tokenizers
 
-SENTENCES = [
-    "您好，请问有什么可以帮您？我想查询一下我的订单。",
-    "杭州的天气怎么样？今天是晴天，最高温度二十度。",
-    "Hello, how can I help you today? The order number is 12345.",
-    "def add(a, b):\n    return a + b",
-] * 4
-
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES),
-        model_writer=model,
-        vocab_size=400,
-        model_type="bpe",
-        byte_fallback=True,
-        character_coverage=1.0,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        split_by_whitespace=True,
-        minloglevel=2,
-    )
-    path = tmp_path_factory.mktemp("small")
-    (path / "tokenizer.model").write_bytes(model.getvalue())
-    (path / "tokenizer_config.json").write_text(
-        '{"tokenizer_class": "ChatGLMTokenizer", "name_or_path": "demo-chatglm3", "auto_map": '
-        '{"AutoTokenizer": ["tokenization_chatglm.ChatGLMTokenizer", null]}}'
-    )
-    return path
+    return write_bpe(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,14 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from glmforge.errors import ModelError
-from glmforge.models.glm.tokenization_base import GLMTokenizer, available_threads
+from glmforge.models.glm.tokenization_base import GLMTokenizer
 from glmforge.models.glm.tokenization_chat import (
     ChatPart,
     ControlToken,
     read_messages,
     rounds_of,
 )
-from glmforge.models.glm.tokenization_sentencepiece import load_sentencepiece
+from glmforge.models.glm.tokenization_sentencepiece import available_threads, load_sentencepiece
 
 #: Image tokens that the first published vocabulary counts before the text.
 OLD_IMAGE_TOKENS = 20_000

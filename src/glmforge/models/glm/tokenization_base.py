@@ -9,7 +9,6 @@ Two ways in: ``tokenizer(text)`` does what the original tokenizer did, ``encode_
 every control spelling as plain text. Message content always takes the second.
 """
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -20,18 +19,6 @@ from transformers.utils import PaddingStrategy
 
 from glmforge.errors import ModelError
 from glmforge.models.glm.tokenization_chat import ChatEncoding
-
-# Below this many characters starting threads costs more than it gains.
-_CHARACTERS_WORTH_THREADS = 20_000
-
-
-def available_threads(texts: Sequence[str]) -> int:
-    """Return how many threads to encode `texts` with: the CPUs of this process, 1 when small."""
-    if len(texts) < 2 or sum(map(len, texts)) < _CHARACTERS_WORTH_THREADS:
-        return 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def replace_lone_surrogates(text: str) -> str:
@@ -258,17 +245,29 @@ class GLMTokenizer(ChatEncoding, PreTrainedTokenizer):
             else [None] * len(first)
         )
         batch = self._finish_rows(first, second, add_special_tokens, max_length, kwargs)
-        padded = self.pad(
-            batch if batched else {key: rows[0] for key, rows in batch.items()},
-            padding=padding_strategy.value,
-            max_length=max_length,
-            pad_to_multiple_of=pad_to_multiple_of,
-            padding_side=padding_side,
-            return_attention_mask=return_attention_mask,
-        )
+        if padding_strategy == PaddingStrategy.DO_NOT_PAD and batched and len(batch) == 1:
+            padded = self._unpadded(batch["input_ids"], return_attention_mask)
+        else:
+            padded = self.pad(
+                batch if batched else {key: rows[0] for key, rows in batch.items()},
+                padding=padding_strategy.value,
+                max_length=max_length,
+                pad_to_multiple_of=pad_to_multiple_of,
+                padding_side=padding_side,
+                return_attention_mask=return_attention_mask,
+            )
         return BatchEncoding(
             dict(padded), tensor_type=return_tensors, prepend_batch_axis=not batched
         )
+
+    def _unpadded(self, rows: list[list[int]], with_mask: bool | None) -> dict[str, Any]:
+        """Return what `pad` returns for a batch without padding, without its cost a row."""
+        batch: dict[str, Any] = {"input_ids": rows}
+        if with_mask or (with_mask is None and "attention_mask" in self.model_input_names):
+            batch["attention_mask"] = [[1] * len(row) for row in rows]
+        if "position_ids" in self.model_input_names:
+            batch["position_ids"] = [list(range(len(row))) for row in rows]
+        return batch
 
     def _ids_of(self, items: Sequence[Any], plain: bool, words: bool) -> list[list[int]]:
         """Return the ids of each item: a string, a list of words, or ids as they are."""
