@@ -15,6 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from glmforge.errors import ModelError
+from glmforge.models.packed_interface import PACKED_ATTENTION
+
+# transformers 5.24 renamed the cache of models and outputs; both names are accepted by our models
+# and the installed version's own is returned. Goes when the lower bound is 5.24.
+CACHE_FIELD = (
+    "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+)
+
 IGNORED = -100
 """Label of a token that is not trained."""
 
@@ -208,6 +217,7 @@ class ChunkedLossForward(ChunkedLossMixin):
             "inputs_embeds": inputs_embeds,
         }
         if kwargs.get("cu_seq_lens_q") is not None:
+            _check_packed_rows(self, attention_mask)
             # A four-dimensional mask is passed on as it is: none is built for packed rows, whose
             # bounds reach our attention function (packed_interface.py) by name.
             inputs["attention_mask"] = torch.zeros(
@@ -225,3 +235,16 @@ class ChunkedLossForward(ChunkedLossMixin):
         hidden = decoder(**inputs, use_cache=False, **kwargs).last_hidden_state
         loss = self.chunked_loss(hidden, labels, num_items_in_batch, kwargs.get("cu_seq_lens_q"))
         return CausalLMOutputWithPast(loss=loss, logits=None)
+
+
+def _check_packed_rows(model: Any, attention_mask: Tensor | None) -> None:
+    if attention_mask is not None:
+        raise ModelError(
+            "packed rows (cu_seq_lens_q) take position_ids that restart at each document, and "
+            "neither attention_mask nor a filled cache"
+        )
+    if model.config._attn_implementation != PACKED_ATTENTION:
+        raise ModelError(
+            f"attention {model.config._attn_implementation!r} cannot bound the documents of packed "
+            "rows: load the model with attention='auto'"
+        )

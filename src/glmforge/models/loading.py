@@ -4,13 +4,15 @@ Owns `load_config`, `load_model` and `new_model`. A directory's own .py files ar
 Tensors that are missing, unexpected or mis-shaped are an error with the list.
 """
 
+import copy
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from glmforge.errors import ModelError
+from glmforge.models.foreign import attention_for, class_for
 from glmforge.models.registration import register_models
 
 Attention = Literal["auto", "eager", "sdpa"]
@@ -32,7 +34,16 @@ def load_config(directory: str | Path) -> PreTrainedConfig:
 def new_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """Build a model with random weights; the same torch seed gives the same weights."""
     register_models()
-    return AutoModelForCausalLM.from_config(config, dtype=dtype)
+    config = copy.deepcopy(config)
+    config._attn_implementation = attention_for(config, "auto")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        model = class_for(config)(config)
+    finally:
+        torch.set_default_dtype(before)
+    config.dtype = dtype
+    return model
 
 
 def load_model(
@@ -56,12 +67,11 @@ def load_model(
     place = torch.device(device or "cpu")
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" else config.dtype or torch.bfloat16
-    implementation = "sdpa" if attention == "auto" else attention
-    model, info = AutoModelForCausalLM.from_pretrained(
+    model, info = class_for(config).from_pretrained(
         str(directory),
         config=config,
         dtype=dtype,
-        attn_implementation=implementation,
+        attn_implementation=attention_for(config, attention),
         output_loading_info=True,
     )
     _refuse_differences(str(directory), info)

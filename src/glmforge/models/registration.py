@@ -9,6 +9,8 @@ never run the directory's own: transformers prefers registered classes over ``au
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+from glmforge.models.chatglm.configuration import ChatGLM6BConfig
+from glmforge.models.chatglm.modeling import ChatGLM6BForConditionalGeneration
 from glmforge.models.configuration import ChatGLMConfig
 from glmforge.models.glm.configuration import ChatGLM2Config
 from glmforge.models.glm.modeling import ChatGLMForConditionalGeneration
@@ -19,5 +21,6 @@ def register_models() -> None:
     """Make transformers' Auto classes know the ChatGLM line; repeating it changes nothing."""
     AutoConfig.register("chatglm", ChatGLMConfig, exist_ok=True)
     for auto_class in (AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM):
+        auto_class.register(ChatGLM6BConfig, ChatGLM6BForConditionalGeneration, exist_ok=True)
         auto_class.register(ChatGLM2Config, ChatGLMForConditionalGeneration, exist_ok=True)
     register_tokenizers()

@@ -33,3 +33,10 @@ def rotate_pairs(x_BNTH: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if width == x_BNTH.shape[-1]:
         return turned
     return torch.cat((turned, x_BNTH[..., width:]), dim=-1)
+
+
+def rotate_halves(x_BNTH: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate whole vectors whose pairs are (i, i + H / 2), as ChatGLM-6B does; P is H / 2."""
+    first, second = x_BNTH.float().chunk(2, dim=-1)
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return turned.to(x_BNTH.dtype)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generations import GENERATIONS
+from generations import FIRST_GENERATION, GENERATIONS, TRANSFORMERS_OWN
 
 from glmforge.models import load_config, load_model, new_model
 
@@ -48,7 +48,7 @@ def tiny_model(tmp_path: Path) -> Callable[..., Any]:
     def build(generation: str, **changes: Any) -> Any:
         directory = tmp_path / generation
         directory.mkdir()
-        keys = {**GENERATIONS[generation], **changes}
+        keys = {**{**GENERATIONS, **FIRST_GENERATION, **TRANSFORMERS_OWN}[generation], **changes}
         (directory / "config.json").write_text(json.dumps(keys), encoding="utf-8")
         torch.manual_seed(7)
         model = new_model(load_config(directory)).eval()

@@ -72,7 +72,7 @@ def test_config_json_is_written_back_with_the_original_keys(generation, tmp_path
 
 
 def test_transformers_names_are_aliases_of_the_original_keys():
-    config = ChatGLMConfig.from_dict(dict(GENERATIONS["glm4"]))
+    config = ChatGLMConfig.from_dict(dict(GENERATIONS["glm4-9b"]))
     assert config.num_hidden_layers == config.num_layers == 2
     assert config.vocab_size == 512
     assert config.head_dim == 16
@@ -95,7 +95,7 @@ def test_a_family_that_only_its_old_version_told_survives_saving(tmp_path):
         ("chatglm2-32k", 10000.0, 16.0),
         ("chatglm3", 10000.0, 1.0),
         ("chatglm3-32k", 500000.0, 1.0),
-        ("glm4", 5000000.0, 1.0),
+        ("glm4-9b", 5000000.0, 1.0),
     ],
 )
 def test_rope_ratio_means_what_it_means_in_the_family(generation, base, divisor):

@@ -1,15 +1,16 @@
-"""Promises that hold for every generation of the shared decoder, whatever the weights."""
+"""Promises that hold for our decoder and for transformers' own Glm classes, any weights."""
 
 import pytest
 import torch
-from generations import GENERATIONS
+from generations import GENERATIONS, TRANSFORMERS_OWN
 
 from glmforge.errors import ModelError
+from glmforge.models.head import CACHE_FIELD
 
 TOLERANCE = 2e-5  # fp32, logits of size ~10: summation order only
 
 
-@pytest.fixture(params=list(GENERATIONS))
+@pytest.fixture(params=[*GENERATIONS, *TRANSFORMERS_OWN])
 def model(request, tiny_model):
     return tiny_model(request.param)
 
@@ -53,8 +54,8 @@ def test_cached_steps_equal_one_forward(model):
     cache, parts = None, []
     for start, end in ((0, 5), (5, 6), (6, 10), (10, 12)):
         with torch.no_grad():
-            output = model(ids[:, start:end], past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+            output = model(ids[:, start:end], use_cache=True, **{CACHE_FIELD: cache})
+        cache = output[CACHE_FIELD]
         parts.append(output.logits)
     assert (torch.cat(parts, dim=1) - whole).abs().max() <= TOLERANCE
 
@@ -133,6 +134,13 @@ def test_packed_rows_refuse_a_mask(model):
     inputs = packed_inputs([4, 4], rows=1)
     with pytest.raises(ModelError, match="neither attention_mask"):
         model(**inputs, attention_mask=torch.ones(1, 8))
+
+
+def test_packed_rows_refuse_a_kernel_that_cannot_bound_documents(tiny_model):
+    model = tiny_model("glm")
+    model.set_attn_implementation("eager")
+    with pytest.raises(ModelError, match="eager"):
+        model(**packed_inputs([4, 4], rows=1))
 
 
 def test_saving_and_opening_again_changes_nothing(model, saved):

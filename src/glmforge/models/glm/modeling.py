@@ -20,14 +20,8 @@ from transformers.utils import can_return_tuple
 
 from glmforge.models.attention import AttentionRows, attend, plan_rows
 from glmforge.models.glm.configuration import ChatGLM2Config
-from glmforge.models.head import ChunkedLossMixin, LanguageHead, mean_cross_entropy
+from glmforge.models.head import CACHE_FIELD, ChunkedLossMixin, LanguageHead, mean_cross_entropy
 from glmforge.models.rotary import rotary_angles, rotary_frequencies, rotate_pairs
-
-# transformers 5.24 renamed the cache of models and outputs; both names are accepted and the
-# installed version's own is returned. Goes when the lower bound is 5.24.
-CACHE_FIELD = (
-    "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
-)
 
 
 class RMSNorm(nn.Module):
