@@ -46,6 +46,7 @@ class Counts:
     shortened: int = 0
     split: int = 0
     cut: int = 0
+    lost_turns: int = 0
     trailing_messages: int = 0
     total_tokens: int = 0
     trained_tokens: int = 0
@@ -68,6 +69,7 @@ class Counts:
             "shortened": self.shortened,
             "split": self.split,
             "with a cut answer": self.cut,
+            "turns lost to the limit": self.lost_turns,
             "unanswered messages dropped at the end": self.trailing_messages,
         }
         said = ", ".join(f"{number:,} {what}" for what, number in notes.items() if number)
@@ -256,6 +258,7 @@ def _encode_one(
         else:
             counts.untrained += 1
         return [], []
+    counts.lost_turns += fitted.lost_turns
     counts.shortened += fitted.outcome == "shortened"
     counts.split += fitted.outcome == "split"
     counts.cut += fitted.outcome == "cut"

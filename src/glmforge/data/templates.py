@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glmforge.data import role_templates, round_templates
+from glmforge.data.chat_template import ChatTemplate
 from glmforge.data.conversation import Conversation, Message, turn_starts, without_trailing_user
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.role_templates import RoleTemplate
@@ -22,12 +23,14 @@ Messages = Sequence[Message] | Sequence[Mapping[str, Any]]
 
 
 def template_for(tokenizer: TokenizerLike) -> Template:
-    """The template of a tokenizer's family.
+    """The template of a tokenizer's family; a tokenizer without family has its own.
 
     Raises:
         DataError: the tokenizer names a family without a template.
     """
     family = getattr(tokenizer, "family", None)
+    if family is None:
+        return ChatTemplate(tokenizer)
     if family in role_templates.STYLES:
         return RoleTemplate(tokenizer, role_templates.STYLES[family])
     if family in round_templates.STYLES:

@@ -28,10 +28,11 @@ Outcome = Literal["whole", "shortened", "split", "cut", "dropped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Rows that fit, and what was done for it."""
+    """Rows that fit, what was done for it, and how many whole turns it cost."""
 
     rows: list[Row]
     outcome: Outcome
+    lost_turns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ def _drop_last_turns(conversation: Conversation, rows: list[Row], limit: Limit) 
         return limit.render(conversation.with_messages(conversation.messages[:end]))
 
     number = _most(len(ends), lambda count: limit.fits(kept(count)))
-    return _shortened(kept(number) if number else [])
+    return _shortened(kept(number) if number else [], len(ends) + 1 - number)
 
 
 def _most(upper: int, fits: Callable[[int], bool]) -> int:
@@ -123,8 +124,8 @@ def _most(upper: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _shortened(rows: list[Row]) -> Fitted:
-    return Fitted(rows=rows, outcome="shortened") if rows else _DROPPED
+def _shortened(rows: list[Row], lost_turns: int = 0) -> Fitted:
+    return Fitted(rows=rows, outcome="shortened", lost_turns=lost_turns) if rows else _DROPPED
 
 
 def _row_by_row(
@@ -171,6 +172,7 @@ def _split(conversation: Conversation, rows: list[Row], limit: Limit) -> Fitted:
     kept: list[Row] = []
     piece: tuple[Message, ...] = ()
     piece_rows: list[Row] = []
+    lost = 0
     for start, end in zip(starts, ends):
         turn = messages[start:end]
         longer = limit.render(conversation.with_messages((*head, *piece, *turn)))
@@ -180,9 +182,10 @@ def _split(conversation: Conversation, rows: list[Row], limit: Limit) -> Fitted:
         kept.extend(piece_rows)
         alone = limit.render(conversation.with_messages((*head, *turn)))
         fits = limit.fits(alone)
+        lost += not fits
         piece, piece_rows = (turn, alone) if fits else ((), [])
     kept = piece_rows if limit.trains_last_only else [*kept, *piece_rows]
-    return Fitted(rows=kept, outcome="split") if kept else _DROPPED
+    return Fitted(rows=kept, outcome="split", lost_turns=lost) if kept else _DROPPED
 
 
 def _truncate_prompt(conversation: Conversation, rows: list[Row], limit: Limit) -> Fitted:
@@ -229,16 +232,17 @@ def _truncate_right(conversation: Conversation, rows: list[Row], limit: Limit) -
     messages = conversation.messages
     ends = [*turn_starts(messages)[1:], len(messages)]
     whole: list[Row] = []
+    fitting = 0
     for end in ends:
         part = limit.render(conversation.with_messages(messages[:end]))
         if limit.fits(part):
-            whole = part
+            whole, fitting = part, fitting + 1
             continue
         shorter = [_cut(row, limit.max_length) for row in part]
         if all(row is not None for row in shorter) and shorter:
             return Fitted(rows=[row for row in shorter if row is not None], outcome="cut")
         break
-    return _DROPPED if limit.trains_last_only else _shortened(whole)
+    return _DROPPED if limit.trains_last_only else _shortened(whole, len(ends) - fitting)
 
 
 def _cut(row: Row, max_length: int) -> Row | None:

@@ -65,7 +65,7 @@ def test_chatglm3_prompts_equal_the_original_chat_input(shared, real_tokenizer):
     assert chat["tool_ids"] == generation_prompt([*chat["tool_history"], thanks], tokenizer)
 
 
-@pytest.mark.parametrize("name", ["chatglm2-6b"])
+@pytest.mark.parametrize("name", ["chatglm2-6b", "chatglm-6b"])
 def test_the_last_row_of_the_round_families_equals_the_official_one(shared, real_tokenizer, name):
     tokenizer = real_tokenizer(name)
     for sample in samples(shared, name):
@@ -82,7 +82,7 @@ def test_the_last_row_of_the_round_families_equals_the_official_one(shared, real
         assert rule == labels, sample["name"]
 
 
-@pytest.mark.parametrize("name", ["chatglm2-6b"])
+@pytest.mark.parametrize("name", ["chatglm2-6b", "chatglm-6b"])
 def test_the_prompt_of_the_round_families_equals_the_original_chat(shared, real_tokenizer, name):
     chat = json.loads((shared / f"golden/chat_{name}.json").read_text(encoding="utf-8"))["chat"]
     dialogue = [
@@ -93,3 +93,25 @@ def test_the_prompt_of_the_round_families_equals_the_original_chat(shared, real_
         {"role": "user", "content": "谢谢"},
     ]
     assert chat["ids"] == generation_prompt(dialogue, real_tokenizer(name))
+
+
+def test_glm4_ids_and_labels_equal_the_official_ones(shared, real_tokenizer):
+    tokenizer = real_tokenizer("glm-4-9b-chat")
+    different = set()
+    for sample in samples(shared, "glm-4-9b-chat"):
+        dialogue = sample["official_row"]["messages"]
+        ids, labels = encode_conversation(dialogue, tokenizer)
+        if (ids, labels) != (sample["input_ids"], sample["labels"]):
+            different.add(sample["name"])
+    assert {
+        "control_spelling",  # the original tokenizer turns typed spellings into control ids
+        "ends_with_user",  # the official code keeps the unanswered question
+    } == different
+
+
+def test_glm4_prompts_equal_the_original_template(shared, real_tokenizer):
+    tokenizer = real_tokenizer("glm-4-9b-chat")
+    recorded = json.loads((shared / "golden/chat_glm-4-9b-chat.json").read_text(encoding="utf-8"))
+    chat, tools = recorded["chat"], recorded["tool_chat"]
+    assert chat["ids"] == generation_prompt(chat["messages"], tokenizer)
+    assert [*tools["ids"], 151337] == generation_prompt(tools["messages"], tokenizer)

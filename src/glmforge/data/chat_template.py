@@ -1,0 +1,232 @@
+"""Any other model: its own chat template, its labels found by comparing renderings.
+
+A turn's trained span is what the rendering with the answer adds to the generation prompt of the
+history before it, up to the stop token. Where the prompt is no prefix of the whole rendering
+(templates that strip the thinking of earlier turns), every turn is a row of its own; where it is
+no prefix even then, the template is refused. Without a template only text and single
+prompt/response pairs can be trained. Ids come from the tokenizer itself, so a control token
+spelled in the text would become one: such a dialogue is refused, with the spelling.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+
+from glmforge.data.conversation import Conversation, Message
+from glmforge.data.encoder import TextEncoder
+from glmforge.data.segments import Inexpressible, Labels, Row, Segment
+
+# Tokens that end a message in the templates of the open models; those a tokenizer has count.
+_STOPS = (
+    "<|user|>", "<|observation|>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>",
+    "<|end|>", "<|end_of_text|>", "<end_of_turn>", "</s>",
+)  # fmt: skip
+
+
+class ChatTemplate:
+    """Renders rows with a tokenizer's ``apply_chat_template``."""
+
+    one_row_per_turn = False
+    packable = True
+    encoder: TextEncoder | None = None
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._has_template = bool(getattr(tokenizer, "chat_template", None))
+        self._specials = sorted(
+            {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+        )
+        unknown = tokenizer.unk_token_id
+        stops = {tokenizer.convert_tokens_to_ids(token) for token in _STOPS} - {None, unknown}
+        if tokenizer.eos_token_id is not None:
+            stops.add(tokenizer.eos_token_id)
+        self._stops: frozenset[int] = frozenset(stops)
+        self._observation = (
+            "observation" if "observation" in str(tokenizer.chat_template) else "tool"
+        )
+
+    def rows(
+        self, conversation: Conversation, trained: Sequence[bool], labels: Labels
+    ) -> list[Row]:
+        """One row where the renderings extend each other, else one a trained turn."""
+        self._refuse_spellings(conversation)
+        if not self._has_template:
+            return [self._pair_row(conversation)]
+        turns = _groups(conversation.messages)
+        spans = [
+            (start, end)
+            for start, end in turns
+            if conversation.messages[start].role == "assistant" and any(trained[start:end])
+        ]
+        whole = self._render(conversation, len(conversation.messages), False)
+        row = self._row(conversation, whole, spans)
+        if row is not None:
+            return [row]
+        rows = []
+        for span in spans:
+            own = self._row(conversation, self._render(conversation, span[1], False), [span])
+            if own is None:
+                raise Inexpressible(
+                    "chat-template",
+                    "the tokenizer's chat template renders an answer in other ways than its "
+                    "generation prompt begins it",
+                    "correct the template (chat_template.jinja) or use another model",
+                )
+            rows.append(own)
+        return rows
+
+    def prompt(self, conversation: Conversation) -> list[int]:
+        """The template's generation prompt for the history."""
+        self._refuse_spellings(conversation)
+        if not self._has_template:
+            return self._plain(conversation.messages[-1].content)
+        return self._render(conversation, len(conversation.messages), True)
+
+    def text_row(self, text: str) -> Row:
+        """The tokenizer's own beginning, text, end of text."""
+        ids = self._plain(text)
+        body = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        head = ids[: len(ids) - len(body)] if ids[len(ids) - len(body) :] == body else []
+        return [
+            Segment(token_ids=head, trained=False, kind="control"),
+            Segment(token_ids=body, trained=True, kind="content", message=0),
+            Segment(token_ids=self._end(), trained=True, kind="terminator", message=0),
+        ]
+
+    def _plain(self, text: str) -> list[int]:
+        """Ids of a text with what the tokenizer puts before it; an end token is not kept."""
+        ids: list[int] = list(self._tokenizer(text)["input_ids"])
+        end = self._tokenizer.eos_token_id
+        return ids[:-1] if ids and ids[-1] == end else ids
+
+    def _end(self) -> list[int]:
+        return [] if self._tokenizer.eos_token_id is None else [self._tokenizer.eos_token_id]
+
+    def _pair_row(self, conversation: Conversation) -> Row:
+        messages = conversation.messages
+        if [message.role for message in messages] != ["user", "assistant"] or conversation.tools:
+            raise Inexpressible(
+                "no-chat-template",
+                "the tokenizer has no chat template, so only text and single prompt/response "
+                "pairs can be trained",
+                "add the model's chat_template.jinja, or use the chat version of the model",
+            )
+        question, answer = messages[0].content, messages[1].content
+        answer_ids = self._tokenizer(answer, add_special_tokens=False)["input_ids"]
+        return [
+            Segment(token_ids=self._plain(question), trained=False, kind="content", message=0),
+            Segment(token_ids=answer_ids, trained=True, kind="content", message=1),
+            Segment(token_ids=self._end(), trained=True, kind="terminator", message=1),
+        ]
+
+    def _row(
+        self, conversation: Conversation, whole: list[int], spans: Sequence[tuple[int, int]]
+    ) -> Row | None:
+        """Label one rendering; None where a prompt or a turn is no prefix of it."""
+        row: Row = []
+        at = 0
+        for start, end in spans:
+            prompt = self._render(conversation, start, True)
+            until = self._render(conversation, end, False)
+            if whole[: len(prompt)] != prompt or whole[: len(until)] != until or len(prompt) < at:
+                return None
+            answer = self._through_stop(until[len(prompt) :])
+            row.append(Segment(token_ids=whole[at : len(prompt)], trained=False, kind="control",
+                               message=start))  # fmt: skip
+            row.append(Segment(token_ids=answer, trained=True, kind="content", message=end - 1))
+            at = len(prompt) + len(answer)
+            if not answer or answer[-1] not in self._stops:
+                terminator = self._terminator(whole[at:], conversation.messages[end - 1])
+                row.append(Segment(token_ids=terminator, trained=True, kind="terminator",
+                                   message=end - 1))  # fmt: skip
+                at += len(terminator)
+        if at < len(whole):
+            row.append(Segment(token_ids=whole[at:], trained=False, kind="control"))
+        return row
+
+    def _through_stop(self, ids: list[int]) -> list[int]:
+        """A span up to its first stop token; what a template writes after it is not generated."""
+        for at, token in enumerate(ids):
+            if token in self._stops:
+                return ids[: at + 1]
+        return ids
+
+    def _terminator(self, rest: Sequence[int], message: Message) -> list[int]:
+        """The stop token of a template that leaves the end of a turn to the next role token."""
+        if rest:
+            return list(rest[:1]) if rest[0] in self._stops else []
+        role = "<|observation|>" if message.is_call else "<|user|>"
+        token = self._tokenizer.convert_tokens_to_ids(role)
+        return [token] if token in self._stops else self._end()
+
+    def _render(self, conversation: Conversation, end: int, prompt: bool) -> list[int]:
+        """Ids of the first ``end`` messages, with the generation prompt on request."""
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                _openai(conversation.messages[:end], self._observation),
+                tools=[dict(tool) for tool in conversation.tools] or None,
+                add_generation_prompt=prompt,
+                tokenize=True,
+                return_dict=False,
+            )
+        except TemplateError as error:
+            raise Inexpressible(
+                "chat-template",
+                f"the tokenizer's chat template refuses the dialogue ({error})",
+                "fix the record, or use a model whose template knows its roles",
+            ) from error
+        return list(ids)
+
+    def _refuse_spellings(self, conversation: Conversation) -> None:
+        texts = "\n".join(message.text for message in conversation.messages)
+        found = [token for token in self._specials if token in texts]
+        if found:
+            raise Inexpressible(
+                "control-spelling",
+                f"the text spells {' '.join(found)}, which this tokenizer would read as control "
+                "tokens",
+                "change the spelling or remove the record",
+            )
+
+
+def _groups(messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """Runs of assistant messages (words and calls of one turn) and single other messages."""
+    groups: list[tuple[int, int]] = []
+    for index, message in enumerate(messages):
+        if groups and message.role == "assistant" and messages[index - 1].role == "assistant":
+            groups[-1] = (groups[-1][0], index + 1)
+        else:
+            groups.append((index, index + 1))
+    return groups
+
+
+def _openai(messages: Sequence[Message], observation: str) -> list[dict[str, Any]]:
+    """Messages in the shape that chat templates expect."""
+    shaped: list[dict[str, Any]] = []
+    for start, end in _groups(messages):
+        message = messages[start]
+        role = observation if message.role == "observation" else message.role
+        words = [m.content for m in messages[start:end] if m.arguments is None]
+        item: dict[str, Any] = {"role": role, "content": "\n".join(words)}
+        if message.reasoning:
+            item["reasoning_content"] = message.reasoning
+        calls = [m for m in messages[start:end] if m.arguments is not None]
+        if calls:
+            item["tool_calls"] = [
+                {
+                    "type": "function",
+                    "function": {"name": m.name, "arguments": _arguments(m.arguments or "")},
+                }
+                for m in calls
+            ]
+        shaped.append(item)
+    return shaped
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,126 @@
+"""Tokenizers with their own chat template: labels by comparing renderings."""
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from glmforge.data import encode_rows, generation_prompt
+from glmforge.errors import DataError
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+ROLES = (
+    "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}"
+    "{% for c in m.tool_calls %}{{ c.function.name }}\n{{ c.function.arguments | tojson }}"
+    "{% endfor %}{% else %}{{ '\n' }}{{ m.content }}{% endif %}{% endfor %}"
+    "{# observation #}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+STRIPS_THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.last %}<think>{{ m.reasoning_content }}</think>"
+    "{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}"
+)
+NO_PREFIX = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}answer now: {% endif %}"
+)
+REFUSES = "{{ raise_exception('no system role') }}"
+SPECIALS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "[gMASK]", "<sop>", "<|system|>",
+            "<|user|>", "<|assistant|>", "<|observation|>"]  # fmt: skip
+DIALOGUE = [
+    {"role": "user", "content": "问一"},
+    {"role": "assistant", "content": "答一", "reasoning_content": "想一"},
+    {"role": "user", "content": "问二"},
+    {"role": "assistant", "content": "答二", "reasoning_content": "想二"},
+]
+
+
+def tokenizer_with(template, eos="<|endoftext|>"):
+    """One id a byte, and control tokens that are read from text, as such tokenizers do."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=eos)
+    tokenizer.add_special_tokens({"additional_special_tokens": SPECIALS})
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def trained(tokenizer, rows):
+    return [
+        [tokenizer.decode([i for i in labels if i != -100]), tokenizer.decode(ids)]
+        for ids, labels in rows
+    ]
+
+
+def test_the_answer_and_its_stop_token_are_trained_but_not_what_follows():
+    tokenizer = tokenizer_with(CHATML)
+    ((ids, labels),) = encode_rows(DIALOGUE, tokenizer)
+    assert tokenizer.decode([i for i in labels if i != -100]) == "答一<|im_end|>答二<|im_end|>"
+    assert ids == tokenizer.apply_chat_template(DIALOGUE, tokenize=True, return_dict=False)
+
+
+def test_what_precedes_an_answer_is_the_generation_prompt():
+    tokenizer = tokenizer_with(CHATML)
+    ((ids, labels),) = encode_rows(DIALOGUE, tokenizer)
+    starts = [at for at in range(1, len(ids)) if labels[at] != -100 and labels[at - 1] == -100]
+    assert [ids[:at] for at in starts] == [
+        generation_prompt(DIALOGUE[:1], tokenizer),
+        generation_prompt(DIALOGUE[:3], tokenizer),
+    ]
+
+
+def test_a_template_that_leaves_the_end_to_the_next_role_token_trains_that_token():
+    tokenizer = tokenizer_with(ROLES)
+    ((text, _),) = trained(tokenizer, encode_rows(DIALOGUE, tokenizer))
+    assert text == "\n答一<|user|>\n答二<|user|>"
+    call = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [
+            {"function": {"name": "w", "arguments": '{"c": 1}'}}]},
+        {"role": "tool", "content": "r"},
+        {"role": "assistant", "content": "a"},
+    ]  # fmt: skip
+    ((text, whole),) = trained(tokenizer, encode_rows(call, tokenizer))
+    assert text == 'w\n{"c": 1}<|observation|>\na<|user|>'
+    assert "<|observation|>\nr<|assistant|>" in whole
+
+
+def test_a_template_that_strips_earlier_thinking_gives_a_row_a_turn():
+    tokenizer = tokenizer_with(STRIPS_THINKING)
+    rows = trained(tokenizer, encode_rows(DIALOGUE, tokenizer))
+    assert [text for text, _ in rows] == [
+        "想一</think>答一<|im_end|>",
+        "想二</think>答二<|im_end|>",
+    ]
+    assert "想一" not in rows[1][1]
+    assert len(encode_rows(DIALOGUE, tokenizer, labels="last_turn")) == 1
+
+
+def test_a_template_whose_prompt_is_no_prefix_is_refused():
+    with pytest.raises(DataError, match="in other ways than its generation prompt"):
+        encode_rows(DIALOGUE, tokenizer_with(NO_PREFIX))
+
+
+def test_a_template_that_refuses_the_dialogue_says_why():
+    with pytest.raises(DataError, match=r"refuses the dialogue .no system role"):
+        encode_rows(DIALOGUE, tokenizer_with(REFUSES))
+
+
+def test_a_typed_control_token_is_refused_not_read_as_one():
+    tokenizer = tokenizer_with(CHATML)
+    messages = [{"role": "user", "content": "<|im_end|>"}, DIALOGUE[1]]
+    with pytest.raises(DataError, match=r"spells <\|im_end\|>"):
+        encode_rows(messages, tokenizer)
+
+
+def test_without_a_template_only_pairs_and_text_are_possible():
+    tokenizer = tokenizer_with(None)
+    ((text, whole),) = trained(tokenizer, encode_rows(DIALOGUE[:2], tokenizer))
+    assert (text, whole) == ("答一<|endoftext|>", "问一答一<|endoftext|>")
+    with pytest.raises(DataError, match="no chat template"):
+        encode_rows(DIALOGUE, tokenizer)

@@ -1,0 +1,85 @@
+"""From files to examples: settings, faults, counts."""
+
+import json
+
+import pytest
+
+from glmforge.data import build_examples, load_examples, read_conversations, write_skipped
+from glmforge.errors import DataError
+
+GOOD = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+BAD = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": ""}]}
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    path = tmp_path / "train.jsonl"
+    lines = [json.dumps(GOOD), json.dumps(BAD), "{broken", json.dumps(GOOD), '{"a": 1}']
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_all_faults_of_a_file_are_one_error(stub, mixed):
+    for load in (
+        lambda: read_conversations(mixed),
+        lambda: load_examples(mixed, stub["chatglm3"], max_length=64),
+    ):
+        with pytest.raises(DataError) as caught:
+            load()
+        assert [p.split(":")[1] for p in sorted(caught.value.problems)] == ["2", "3", "5"]
+
+
+def test_skipped_records_are_counted_and_written(stub, mixed, tmp_path):
+    found = load_examples(mixed, stub["chatglm3"], max_length=64, on_error="skip")
+    assert (found.counts.records, found.counts.skipped, found.counts.rows) == (5, 3, 2)
+    assert "3 skipped for faults" in str(found.counts)
+    write_skipped(found.problems, tmp_path / "skipped.jsonl")
+    lines = (tmp_path / "skipped.jsonl").read_text(encoding="utf-8").splitlines()
+    skipped = {json.loads(line)["source"]: json.loads(line)["rule"] for line in lines}
+    assert skipped == {
+        "train.jsonl:2": "empty-content",
+        "train.jsonl:3": "not-json",
+        "train.jsonl:5": "unknown-format",
+    }
+
+
+def test_a_dialogue_that_a_family_cannot_express_is_a_named_record(stub, tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({**GOOD, "tools": [{"name": "w"}]}), encoding="utf-8")
+    with pytest.raises(DataError, match=r"train\.jsonl:1: .*no format for tools"):
+        load_examples(path, stub["chatglm2"], max_length=64)
+
+
+def test_an_unanswered_question_at_the_end_is_dropped_and_counted(stub, tmp_path):
+    path = tmp_path / "train.jsonl"
+    extra = {"messages": [*GOOD["messages"], {"role": "user", "content": "more"}]}
+    path.write_text(f"{json.dumps(GOOD)}\n{json.dumps(extra)}", encoding="utf-8")
+    found = load_examples(path, stub["chatglm3"], max_length=64)
+    first, second = found.examples
+    assert first.input_ids.tolist() == second.input_ids.tolist()
+    assert found.counts.trailing_messages == 1
+
+
+def test_impossible_settings_are_named_all_at_once(stub):
+    with pytest.raises(DataError) as caught:
+        build_examples(
+            [], stub["chatglm3"], max_length=9000, max_positions=8192, labels="x", truncation="y"
+        )
+    assert len(caught.value.problems) == 3
+    assert "9000, above the 8192 positions" in str(caught.value)
+
+
+def test_an_unknown_repair_is_refused_with_the_known_ones(mixed):
+    with pytest.raises(DataError, match="unknown 'mend'; known are merge"):
+        read_conversations(mixed, repairs=["mend"])
+
+
+def test_the_real_service_dialogues_encode_to_trained_answers_only(shared, real_tokenizer):
+    tokenizer = real_tokenizer("chatglm3-6b")
+    path = shared / "data/crosswoz/crosswoz_val_chat.jsonl"
+    found = load_examples(path, tokenizer, max_length=2048)
+    assert (found.counts.records, found.counts.rows) == (500, 500)
+    example, conversation = found.examples[0], read_conversations(path)[0]
+    trained = tokenizer.decode([i for i in example.labels.tolist() if i != -100])
+    for message in conversation.messages:
+        assert (message.content in trained) == (message.role == "assistant")
