@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from glmforge.errors import UsageError
+
 
 def chat(
     model: Annotated[Path, typer.Argument(help="A model directory.")],
@@ -21,8 +23,20 @@ def chat(
         typer.Option(help="Answer this and end; may be given several times."),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer (tokens).")] = 512,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --prompt: print one JSON object a line.")
+    ] = False,
 ) -> None:
     """Talk to MODEL, with or without an adapter."""
+    if as_json and not prompt:
+        raise UsageError("--json needs --prompt: a conversation is for people")
     from glmforge.serve.chat import run_chat
 
-    run_chat(model, adapter, system=system, prompts=prompt or None, max_new_tokens=max_new_tokens)
+    run_chat(
+        model,
+        adapter,
+        system=system,
+        prompts=prompt or None,
+        as_json=as_json,
+        max_new_tokens=max_new_tokens,
+    )

@@ -136,7 +136,7 @@ def _checked(
         return value
 
     for name, reason in idle_settings(get).items():
-        if written(name) not in (_MISSING, None):
+        if name not in wrong and written(name) not in (_MISSING, None):
             faults.append(_Fault(name=name, text=f"{name} has no effect: {reason}"))
     faults += [_Fault(name=name, text=text) for name, text in contradictions(get)]
     if check_paths:

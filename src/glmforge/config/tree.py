@@ -7,7 +7,7 @@ between fields (`rules.py`), so that each of them has one source: `schema.py`.
 import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
 from glmforge.config.schema import RunConfig, Settings
@@ -53,7 +53,8 @@ def _words(annotation: Any, metadata: list[Any]) -> str:
         values = get_args(annotation)
         return values[0] if len(values) == 1 else "one of " + ", ".join(map(str, values))
     if origin is list:
-        return f"a list of {_words(get_args(annotation)[0], []).removeprefix('a ')}s"
+        least = "non-empty " if any(isinstance(item, MinLen) for item in _flat(metadata)) else ""
+        return f"a {least}list of {_words(get_args(annotation)[0], []).removeprefix('a ')}s"
     if annotation is type(None):
         return "null"
     if origin is dict or annotation is dict:

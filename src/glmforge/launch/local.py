@@ -21,7 +21,7 @@ from glmforge.launch.endings import INTERRUPTED, PASSED_ON, STOPPED, ending_in_w
 from glmforge.launch.failures import DIRECTORY, Report, read_reports
 from glmforge.launch.gpus import VISIBLE, Placement, place, visible_gpus
 from glmforge.launch.ports import LOCAL, check_meeting_point, free_port
-from glmforge.launch.watch import RankProcess, Watched, noting_signals, start, watch
+from glmforge.launch.watch import RankProcess, Watched, kill, noting_signals, start, watch
 
 THREADS = "OMP_NUM_THREADS"
 
@@ -56,14 +56,28 @@ def launch_local(
     if master_addr is not None or master_port is not None:
         check_meeting_point(address, port)
     devices = f", GPUs {', '.join(placement.gpus)}" if placement.gpus else ""
-    _say(f"launch: {placement.nproc} processes{devices}, meeting at {address}:{port}")
+    _say(f"launch: {placement.nproc} process(es){devices}, meeting at {address}:{port}")
+    # `-m` puts the working directory first on the module path; the installed program does not.
+    safe = [] if sys.path and sys.path[0] in ("", os.getcwd()) else ["-P"]
+    return run_ranks([sys.executable, *safe, "-m", "glmforge", *argv], placement, address, port)
+
+
+def run_ranks(command: Sequence[str], placement: Placement, address: str, port: int) -> int:
+    """Run a command as several ranks, which meet at `address` and `port`; see `launch_local`.
+
+    Raises:
+        RankFailed: a rank died: which, of what, and what that means.
+    """
     with tempfile.TemporaryDirectory(prefix="glmforge-") as name, noting_signals() as signals:
         folder = Path(name)
-        ranks = [
-            _start_rank(argv, rank, placement, address, port, folder)
-            for rank in range(placement.nproc)
-        ]
-        watched = watch(ranks, signals, lambda: _reported_code(folder), _say)
+        ranks: list[RankProcess] = []
+        try:
+            for rank in range(placement.nproc):
+                variables = _variables(rank, placement, address, port, folder)
+                ranks.append(start(rank, command, variables))
+            watched = watch(ranks, signals, lambda: _reported_code(folder), _say)
+        finally:
+            kill(ranks)
         return _outcome(ranks, watched, read_reports(folder))
 
 
@@ -71,9 +85,10 @@ def _reported_code(folder: Path) -> int | None:
     return next((report.code for report in read_reports(folder).values()), None)
 
 
-def _start_rank(
-    argv: Sequence[str], rank: int, placement: Placement, address: str, port: int, folder: Path
-) -> RankProcess:
+def _variables(
+    rank: int, placement: Placement, address: str, port: int, folder: Path
+) -> dict[str, str]:
+    """Make the environment of one rank: ours, with what torch and `read_world` look for."""
     world = World(
         rank=rank,
         local_rank=rank,
@@ -87,9 +102,7 @@ def _start_rank(
     variables.setdefault(THREADS, str(threads_per_rank(placement.nproc)))
     if placement.gpus is not None:
         variables[VISIBLE] = ",".join(placement.gpus)
-    # `-m` puts the working directory first on the module path; the installed program does not.
-    safe = [] if sys.path and sys.path[0] in ("", os.getcwd()) else ["-P"]
-    return start(rank, [sys.executable, *safe, "-m", "glmforge", *argv], variables)
+    return variables
 
 
 def threads_per_rank(nproc: int) -> int:

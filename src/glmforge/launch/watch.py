@@ -34,6 +34,8 @@ STOP_SECONDS = 60.0
 """The same after a rank that stopped on purpose, with a checkpoint."""
 TERM_SECONDS = 10.0
 """How long they may take after SIGTERM, before SIGKILL."""
+KILL_SECONDS = 5.0
+"""How long the kernel may take over SIGKILL before a process is given up."""
 
 _PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that the kernel sends a process when its parent dies."""
@@ -135,26 +137,23 @@ def watch(
     sent: int | None = None
     killed = False
     deadline: float | None = None
-    try:
-        while any(item.code is None for item in ranks):
-            for number in signals.take():
-                if sent is None:
-                    sent = FORWARDED[signal.Signals(number)]
-                    say(_passing_on(number))
-                    _signal_ranks(ranks, sent)
-                elif number == signal.SIGINT:
-                    killed = True
-                    _kill(ranks)
-            _note_ends(ranks)
-            code = next((item.code for item in ranks if item.code), None) or reported_code()
-            if code and deadline is None:
-                patience = STOP_SECONDS if code == STOPPED else ALONE_SECONDS
-                deadline = time.monotonic() + patience
-            if deadline is not None and time.monotonic() > deadline:
-                _end(ranks)
-            time.sleep(POLL_SECONDS)
-    finally:
-        _kill(ranks)
+    while any(item.code is None for item in ranks):
+        for number in signals.take():
+            if sent is None:
+                sent = FORWARDED[signal.Signals(number)]
+                say(_passing_on(number))
+                _signal_ranks(ranks, sent)
+            elif number == signal.SIGINT:
+                killed = True
+                kill(ranks)
+        _note_ends(ranks)
+        code = next((item.code for item in ranks if item.code), None) or reported_code()
+        if code and deadline is None:
+            patience = STOP_SECONDS if code == STOPPED else ALONE_SECONDS
+            deadline = time.monotonic() + patience
+        if deadline is not None and time.monotonic() > deadline:
+            _end(ranks)
+        time.sleep(POLL_SECONDS)
     return Watched(signal=sent, killed=killed)
 
 
@@ -186,13 +185,16 @@ def _end(ranks: Sequence[RankProcess]) -> None:
     deadline = time.monotonic() + TERM_SECONDS
     while time.monotonic() < deadline and any(item.process.poll() is None for item in ranks):
         time.sleep(POLL_SECONDS)
-    _kill(ranks)
+    kill(ranks)
     _note_ends(ranks)
 
 
-def _kill(ranks: Sequence[RankProcess]) -> None:
+def kill(ranks: Sequence[RankProcess]) -> None:
     """Kill every rank that still runs, and whatever the ranks have started and left."""
     for item in ranks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(item.process.pid, signal.SIGKILL)
-        item.process.wait()
+        try:
+            item.process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            item.code = -signal.SIGKILL  # held by the kernel (a hung GPU or disk): leave it behind

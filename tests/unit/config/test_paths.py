@@ -1,0 +1,126 @@
+"""The cheap look at the files a config names, before any process starts."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from glmforge.config import load_config_file
+
+GOOD = """\
+model:
+  model_name_or_path: models/glm
+data:
+  train: train.jsonl
+training:
+  output_dir: run
+"""
+
+Problems = Callable[..., list[str]]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with everything that GOOD names."""
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "models" / "glm"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "train.jsonl").write_text("{}\n")
+    return tmp_path
+
+
+def test_a_complete_place_has_no_problem(place: Path, write: Callable[[str], Path]) -> None:
+    before = sorted(place.rglob("*"))
+    load_config_file(write(GOOD), check_paths=True)
+    assert sorted(place.rglob("*")) == [place / "c.yaml", *before], "nothing is made"
+
+
+def test_missing_files_are_all_named(place: Path, problems: Problems) -> None:
+    found = problems(
+        GOOD,
+        "model.model_name_or_path=nowhere",
+        "data.train=[a.jsonl, train.jsonl, b.jsonl]",
+        "data.validation=v.jsonl",
+        "deepspeed=ds.json",
+        check_paths=True,
+    )
+    assert [problem.split(";")[0] for problem in found] == [
+        "command line: model.model_name_or_path 'nowhere' does not exist",
+        "command line: data.train 'a.jsonl' does not exist",
+        "command line: data.train 'b.jsonl' does not exist",
+        "command line: data.validation 'v.jsonl' does not exist",
+        "command line: deepspeed 'ds.json' cannot be read: No such file or directory",
+    ]
+
+
+def test_faults_of_the_config_and_of_the_files_come_together(
+    place: Path, problems: Problems
+) -> None:
+    (place / "train.jsonl").unlink()
+    found = problems(GOOD + "  leraning_rate: 1\n", check_paths=True)
+    assert len(found) == 2
+    assert found[1].startswith("c.yaml:4: data.train 'train.jsonl' does not exist; the path is rel")
+
+
+def test_a_model_directory_without_weights_is_refused_unless_from_scratch(
+    place: Path, problems: Problems, write: Callable[[str], Path]
+) -> None:
+    (place / "models" / "glm" / "model.safetensors").unlink()
+    (problem,) = problems(GOOD, check_paths=True)
+    assert problem.startswith(
+        "c.yaml:2: model.model_name_or_path 'models/glm' has no weights (*.safetensors or *.bin)"
+    )
+    overrides = ["model.from_scratch=true", "method=full"]
+    load_config_file(write(GOOD), overrides, check_paths=True)
+
+
+def test_a_directory_without_config_json_is_no_model(place: Path, problems: Problems) -> None:
+    (place / "models" / "glm" / "config.json").unlink()
+    (problem,) = problems(GOOD, check_paths=True)
+    assert "has no config.json" in problem
+
+
+def test_weights_that_are_only_git_lfs_pointers_are_named(place: Path, problems: Problems) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+    (place / "models" / "glm" / "model.safetensors").write_bytes(pointer)
+    (problem,) = problems(GOOD, check_paths=True)
+    assert "holds only a git-lfs pointer in model.safetensors" in problem
+
+
+def test_missing_shards_of_an_index_are_counted(place: Path, problems: Problems) -> None:
+    table = {"weight_map": {"a": "model.safetensors", "b": "two.safetensors"}}
+    index = place / "models" / "glm" / "model.safetensors.index.json"
+    index.write_text(json.dumps(table))
+    (problem,) = problems(GOOD, check_paths=True)
+    assert "is incomplete: 1 of 2 weight files" in problem
+    assert "two.safetensors" in problem
+
+
+def test_a_damaged_deepspeed_file_names_its_fault(place: Path, problems: Problems) -> None:
+    (place / "ds.json").write_text('{"a": 1,}')
+    (problem,) = problems(GOOD, "deepspeed=ds.json", check_paths=True)
+    assert "is not valid JSON: line 1" in problem
+    (place / "ds.json").write_text("[1]")
+    (problem,) = problems(GOOD, "deepspeed=ds.json", check_paths=True)
+    assert "must hold a JSON map" in problem
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "final.json", "checkpoints"])
+def test_a_directory_that_holds_a_run_is_refused_without_resume(
+    place: Path, problems: Problems, write: Callable[[str], Path], name: str
+) -> None:
+    (place / "run").mkdir()
+    load_config_file(write(GOOD), check_paths=True)
+    (place / "run" / name).mkdir()
+    (problem,) = problems(GOOD, check_paths=True)
+    assert "training.output_dir 'run' already holds a run; continue it with --resume" in problem
+    load_config_file(write(GOOD), check_paths=True, resume="auto")
+
+
+def test_an_output_directory_that_is_a_file_is_refused(place: Path, problems: Problems) -> None:
+    (place / "run").write_text("")
+    (problem,) = problems(GOOD, check_paths=True)
+    assert "training.output_dir 'run' is a file" in problem
