@@ -48,6 +48,7 @@ class ChatGLMConfig(PreTrainedConfig):
 
     @classmethod
     def _subclass_for(cls, keys: Mapping[str, Any]) -> type["ChatGLMConfig"]:
+        refuse_vendor_export(keys)
         family = decide_family(keys, str(keys.get("name_or_path") or "")).family
         for subclass in cls.__subclasses__():
             if family.name in subclass.families:
@@ -109,3 +110,19 @@ class ChatGLMConfig(PreTrainedConfig):
         if decide_family({**keys, FAMILY_KEY: None}).family.name != self.family:
             keys[FAMILY_KEY] = self.family
         return keys
+
+
+def refuse_vendor_export(keys: Mapping[str, Any]) -> None:
+    """Refuse the keys of a vendor's int4 or int8 export, before anything else is asked of them.
+
+    Raises:
+        ModelError: ``quantization_bit`` is set.
+    """
+    bits = keys.get("quantization_bit")
+    if bits:
+        raise ModelError(
+            f"{keys.get('name_or_path') or 'config.json'}: quantization_bit is {bits}: this is an "
+            f"int{bits} export, and its packed weights can be neither trained nor merged into; "
+            f"train on the 16-bit base (the model of the same name without -int{bits}), "
+            "optionally loaded in 4 bit by bitsandbytes, and quantise afterwards"
+        )

@@ -1,10 +1,12 @@
 """Opens model directories: configuration and weights, with our code only.
 
-Owns `load_config`, `load_model` and `new_model`. A directory's own .py files are never run.
-Tensors that are missing, unexpected or mis-shaped are an error with the list.
+Owns `load_config`, `load_model` and `new_model`. A directory's own .py files are never run, and
+vendor int4/int8 exports are refused. Names, shapes and files are checked before anything is
+loaded (weights.py); the loading itself is transformers', shard by shard.
 """
 
 import copy
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,23 +14,40 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from glmforge.errors import ModelError
+from glmforge.models.families import family_of
 from glmforge.models.foreign import attention_for, class_for
+from glmforge.models.hub import resolve_directory
 from glmforge.models.registration import register_models
+from glmforge.models.weights import check_weights, stored_tensors
 
 Attention = Literal["auto", "eager", "sdpa"]
 
 
 def load_config(directory: str | Path) -> PreTrainedConfig:
-    """Read config.json of a model directory.
+    """Read config.json of a model directory (or of a hub model, which is then downloaded).
 
     Raises:
-        ModelError: there is no config.json, or its keys are of no known model.
+        ModelError: there is no config.json, its keys are of no known model, or it is of a
+            vendor's int4/int8 export.
     """
-    path = Path(directory)
-    if not (path / "config.json").is_file():
+    path = resolve_directory(directory)
+    file = path / "config.json"
+    if not file.is_file():
         raise ModelError(f"{path}: no config.json there; give the directory of a model")
+    try:
+        keys = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file}: not valid JSON ({error}); download it again") from error
+    if not isinstance(keys, dict):
+        raise ModelError(f"{file}: expected a JSON object; download it again")
     register_models()
-    return AutoConfig.from_pretrained(str(path))
+    try:
+        return AutoConfig.from_pretrained(str(path), trust_remote_code=False)
+    except (ValueError, KeyError) as error:
+        raise ModelError(
+            f"{file}: transformers does not know this model ({str(error).splitlines()[0]}); code "
+            "of a model directory is never run"
+        ) from error
 
 
 def new_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -55,38 +74,56 @@ def load_model(
     """Load a model in evaluation mode.
 
     Args:
-        directory: config.json and weights (safetensors or .bin, single or sharded).
+        directory: config.json and weights (safetensors or .bin, single or sharded), or a hub id.
         dtype: of the weights; by default float32 on the CPU, the config's own elsewhere.
         device: by default the CPU.
         attention: ``eager`` is the slow oracle; ``auto`` picks the fastest kernel.
 
     Raises:
-        ModelError: the directory is incomplete, or its tensors are not this model's.
+        ModelError: the directory is incomplete or damaged, its tensors are not this model's, or
+            it is a vendor's int4/int8 export.
     """
-    config = load_config(directory)
+    path = resolve_directory(directory)
+    config = load_config(path)
     place = torch.device(device or "cpu")
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" else config.dtype or torch.bfloat16
+    check_directory(path, config)
     model, info = class_for(config).from_pretrained(
-        str(directory),
+        str(path),
         config=config,
         dtype=dtype,
         attn_implementation=attention_for(config, attention),
+        device_map=None if place.type == "cpu" else {"": place},
         output_loading_info=True,
     )
-    _refuse_differences(str(directory), info)
-    return model.to(place).eval()
+    _refuse_differences(path, info)
+    return model.eval()
 
 
-def _refuse_differences(directory: str, info: dict[str, Any]) -> None:
+def check_directory(path: Path, config: PreTrainedConfig) -> None:
+    """Compare the weight files of a directory with its config.json, without loading them.
+
+    Raises:
+        ModelError: files are missing or torn, or tensors are missing, unexpected or mis-shaped.
+    """
+    table = stored_tensors(path)
+    # transformers may rename the tensors of models outside the family table while loading.
+    if family_of(config).model_type:
+        with torch.device("meta"):
+            model = class_for(config)(copy.deepcopy(config))
+        check_weights(model, table, path)
+
+
+def _refuse_differences(path: Path, info: dict[str, Any]) -> None:
     kinds = {
-        "missing": "missing_keys",
-        "unexpected": "unexpected_keys",
-        "of another shape": "mismatched_keys",
+        "are missing": "missing_keys",
+        "are not of this model": "unexpected_keys",
+        "have another shape than config.json says": "mismatched_keys",
     }
     problems = [
-        f"{directory}: {len(info[key])} tensors {kind}: {', '.join(sorted(map(str, info[key])))}"
-        for kind, key in kinds.items()
+        f"{path}: {len(info[key])} tensors {what}: {', '.join(sorted(map(str, info[key])))}"
+        for what, key in kinds.items()
         if info.get(key)
     ]
     if problems:

@@ -1,0 +1,192 @@
+"""Weight files of a model directory: found, checked before use, read shard by shard.
+
+Owns the reading of safetensors and ``.bin`` checkpoints, single or sharded. Pickles are read with
+``weights_only`` and never run code. `check_weights` compares names and shapes with a model before
+anything is loaded; `fill` copies shard by shard, so that memory holds one shard besides the model
+and a partitioned model is never whole in one process.
+"""
+
+import json
+import pickle
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from glmforge.errors import ModelError
+
+_SINGLE = ("model.safetensors", "pytorch_model.bin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """One tensor of a checkpoint: its shape and the file that holds it."""
+
+    shape: tuple[int, ...]
+    file: Path
+
+
+def weight_files(directory: Path) -> tuple[Path, ...]:
+    """Return the weight files of a directory, safetensors before ``.bin``.
+
+    Raises:
+        ModelError: there are none, an index is damaged, or shards it names are not there.
+    """
+    for single in _SINGLE:
+        index = directory / f"{single}.index.json"
+        if index.is_file():
+            return _indexed_files(index)
+        if (directory / single).is_file():
+            return (directory / single,)
+    raise ModelError(
+        f"{directory}: no weights there ({' or '.join(_SINGLE)}, or their .index.json with "
+        "shards): download the model again, weights included"
+    )
+
+
+def _indexed_files(index: Path) -> tuple[Path, ...]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelError(f"{index}: not a weight index ({error}); download it again") from error
+    files = tuple(index.parent / name for name in names)
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise ModelError(
+            f"{index.parent}: {len(missing)} of {len(files)} shards are not there: "
+            f"{', '.join(missing)}; download them"
+        )
+    return files
+
+
+def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """Return name → shape and file of every tensor, reading headers only where that is possible.
+
+    Raises:
+        ModelError: a file is missing, torn, or a pickle of something else than tensors.
+    """
+    table: dict[str, StoredTensor] = {}
+    for file in weight_files(directory):
+        if file.suffix == ".safetensors":
+            with _opened(file) as shard:
+                for name in shard.keys():  # noqa: SIM118 (safe_open is no mapping)
+                    shape = tuple(shard.get_slice(name).get_shape())
+                    table[name] = StoredTensor(shape=shape, file=file)
+        else:
+            for name, tensor in _read_bin(file).items():
+                table[name] = StoredTensor(shape=tuple(tensor.shape), file=file)
+    return table
+
+
+def stream_tensors(directory: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of a checkpoint, one shard open at a time.
+
+    Raises:
+        ModelError: as `stored_tensors`.
+    """
+    for file in weight_files(directory):
+        if file.suffix == ".safetensors":
+            with _opened(file) as shard:
+                for name in shard.keys():  # noqa: SIM118 (safe_open is no mapping)
+                    yield name, shard.get_tensor(name)
+        else:
+            yield from _read_bin(file).items()
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ModelError(_damaged(file, error)) from error
+
+
+def _read_bin(file: Path) -> dict[str, Tensor]:
+    try:
+        # Files older than torch 1.6 are no zip archives and cannot be mapped into memory.
+        mapped = zipfile.is_zipfile(file)
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    except pickle.UnpicklingError as error:
+        if "Weights only load failed" in str(error) and _is_pickle(file):
+            raise ModelError(
+                f"{file}: holds more than tensors, and reading it could run code: refused. Use "
+                "the safetensors files of this model, or convert them where you trust the file"
+            ) from error
+        raise ModelError(_damaged(file, error)) from error
+    except (RuntimeError, EOFError, ValueError, OSError) as error:
+        raise ModelError(_damaged(file, error)) from error
+
+
+def _is_pickle(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(2) in (b"PK", b"\x80\x02", b"\x80\x04")
+
+
+def _damaged(file: Path, error: Exception) -> str:
+    with file.open("rb") as stream:
+        start = stream.read(64)
+    if start.startswith(b"version https://git-lfs"):
+        return f"{file}: only a git-lfs pointer; fetch the weights with `git lfs pull`"
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return (
+        f"{file}: cannot be read ({file.stat().st_size:,} bytes; {first_line}): the file is torn "
+        "or cut short; download it again"
+    )
+
+
+def check_weights(model: Any, table: Mapping[str, StoredTensor], directory: Path) -> None:
+    """Compare a checkpoint with a model (one on the meta device will do).
+
+    Raises:
+        ModelError: tensors are missing, unexpected or of another shape; all are listed.
+    """
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    ignored = [re.compile(p) for p in model._keys_to_ignore_on_load_unexpected or ()]
+    tied = set(tied_names(model))
+    missing = [name for name in expected if name not in table and name not in tied]
+    unexpected = [
+        name
+        for name in table
+        if name not in expected and not any(pattern.search(name) for pattern in ignored)
+    ]
+    misshaped = [
+        f"{name} {list(table[name].shape)} instead of {list(shape)} ({table[name].file.name})"
+        for name, shape in expected.items()
+        if name in table and table[name].shape != shape
+    ]
+    problems = [
+        f"{directory}: {len(names)} tensors {what}: {', '.join(sorted(names))}"
+        for what, names in (
+            ("are missing", missing),
+            (f"are not of {type(model).__name__}", unexpected),
+            ("have another shape than config.json says", misshaped),
+        )
+        if names
+    ]
+    if problems:
+        raise ModelError(problems)
+
+
+def tied_names(model: Any) -> tuple[str, ...]:
+    """Return the names of tensors that the model takes from others (a tied head)."""
+    if not getattr(model.config, "tie_word_embeddings", False):
+        return ()
+    return tuple(model._tied_weights_keys or ())
+
+
+def fill(model: Any, directory: Path, assign: Callable[[torch.nn.Parameter, Tensor], None]) -> None:
+    """Hand every stored tensor to ``assign`` with its parameter, shard by shard.
+
+    ``assign`` copies, whatever the parameter is (whole, or one rank's part). Names are those of
+    the model; tied and ignored tensors are passed over. Check with `check_weights` before.
+    """
+    parameters = dict(model.named_parameters())
+    tied = set(tied_names(model))
+    for name, tensor in stream_tensors(directory):
+        if name in parameters and name not in tied:
+            assign(parameters[name], tensor)

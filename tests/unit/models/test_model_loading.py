@@ -1,0 +1,244 @@
+"""Opening a model directory: every layout of files, and every way it can be wrong."""
+
+import json
+import pickle
+import shutil
+import socket
+
+import pytest
+import torch
+from generations import DECODER_KEYS, FIRST_GENERATION, GENERATIONS, TRANSFORMERS_OWN
+from safetensors.torch import load_file, save_file
+
+from glmforge.errors import ModelError
+from glmforge.models import load_config, load_model, new_model
+from glmforge.models.configuration import ChatGLMConfig
+from glmforge.models.weights import fill, stored_tensors, stream_tensors, weight_files
+
+QKV = "transformer.encoder.layers.0.self_attention.query_key_value.weight"
+
+
+@pytest.fixture
+def directory(tiny_model, tmp_path):
+    tiny_model("chatglm3").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def tensors(directory):
+    return load_file(directory / "model.safetensors")
+
+
+def rewrite(directory, tensors, layout):
+    """Write the weights in one of the layouts in circulation."""
+    (directory / "model.safetensors").unlink()
+    names = list(tensors)
+    halves = [names[: len(names) // 2], names[len(names) // 2 :]]
+    if layout == "bin":
+        torch.save(tensors, directory / "pytorch_model.bin")
+    elif layout == "legacy bin":
+        torch.save(tensors, directory / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    else:
+        suffix = "bin" if layout == "sharded bin" else "safetensors"
+        stem = "pytorch_model" if suffix == "bin" else "model"
+        weight_map = {}
+        for number, part in enumerate(halves, 1):
+            file = f"{stem}-{number:05d}-of-00002.{suffix}"
+            weight_map.update(dict.fromkeys(part, file))
+            chosen = {name: tensors[name] for name in part}
+            if suffix == "bin":
+                torch.save(chosen, directory / file)
+            else:
+                save_file(chosen, directory / file, metadata={"format": "pt"})
+        index = directory / f"{stem}.{suffix}.index.json"
+        index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}), encoding="utf-8")
+
+
+@pytest.mark.parametrize("layout", ["bin", "legacy bin", "sharded bin", "sharded safetensors"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_every_layout_and_dtype_opens_with_equal_weights(directory, tensors, layout, dtype):
+    stored = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    # The vendor's files also hold the rotary frequencies, which are computed here.
+    stored["transformer.rotary_pos_emb.inv_freq"] = torch.ones(4)
+    rewrite(directory, stored, layout)
+    model = load_model(directory)
+    assert model.dtype == torch.float32
+    assert not model.training
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, stored[name].float()), name
+
+
+def test_a_model_may_be_loaded_in_half_precision(directory):
+    assert load_model(directory, dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_missing_unexpected_and_misshaped_tensors_are_listed_at_once(directory, tensors):
+    final = tensors.pop("transformer.encoder.final_layernorm.weight")
+    tensors["transformer.encoder.final_norm.weight"] = final
+    tensors[QKV] = tensors[QKV][:-16].clone()
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError) as error:
+        load_model(directory)
+    missing, unexpected, misshaped = error.value.problems
+    assert "1 tensors are missing: transformer.encoder.final_layernorm.weight" in missing
+    assert "transformer.encoder.final_norm.weight" in unexpected
+    assert f"{QKV} [112, 64] instead of [128, 64] (model.safetensors)" in misshaped
+
+
+@pytest.mark.parametrize("layout", ["bin", "legacy bin", "sharded bin", "sharded safetensors"])
+@pytest.mark.parametrize("kept", [0, 7, 3000])
+def test_a_torn_shard_is_named(directory, tensors, layout, kept):
+    rewrite(directory, tensors, layout)
+    file = weight_files(directory)[-1]
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(ModelError, match=rf"{file.name}: cannot be read .*download it again"):
+        load_model(directory)
+
+
+def test_a_git_lfs_pointer_is_named_as_such(directory):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    (directory / "model.safetensors").write_text(pointer, encoding="utf-8")
+    with pytest.raises(ModelError, match="git lfs pull"):
+        load_model(directory)
+
+
+def test_shards_that_are_not_there_are_all_named(directory, tensors):
+    rewrite(directory, tensors, "sharded safetensors")
+    for file in directory.glob("*.safetensors"):
+        file.unlink()
+    with pytest.raises(ModelError, match=r"2 of 2 shards .*00001-of-00002.*00002-of-00002"):
+        load_model(directory)
+
+
+class Evil:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('a pickle was run')",))
+
+
+def test_a_pickle_that_runs_code_is_refused(directory):
+    (directory / "model.safetensors").unlink()
+    torch.save({"weight": Evil()}, directory / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="could run code"):
+        load_model(directory)
+    (directory / "pytorch_model.bin").write_bytes(pickle.dumps(Evil(), protocol=2))
+    with pytest.raises(ModelError, match="could run code"):
+        load_model(directory)
+
+
+def test_a_directory_without_weights_says_which_files_it_looked_for(directory):
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no weights there \(model\.safetensors"):
+        load_model(directory)
+
+
+def test_a_directory_without_a_tokenizer_is_a_model(directory):
+    assert not list(directory.glob("tokenizer*"))
+    assert load_model(directory).config.family == "chatglm3"
+
+
+@pytest.mark.parametrize(("content", "complaint"), [("{", "not valid JSON"), ("[]", "object")])
+def test_a_damaged_config_is_named(directory, content, complaint):
+    (directory / "config.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ModelError, match=rf"config\.json: .*{complaint}"):
+        load_config(directory)
+
+
+def test_an_unknown_model_type_is_an_error_even_with_its_own_code(directory):
+    keys = {"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.MyConfig"}}
+    (directory / "config.json").write_text(json.dumps(keys), encoding="utf-8")
+    (directory / "configuration_mine.py").write_text("raise SystemExit(1)", encoding="utf-8")
+    with pytest.raises(ModelError, match="never run"):
+        load_config(directory)
+
+
+class TestVendorExports:
+    def test_an_int4_export_is_refused_with_what_to_use_instead(self, shared):
+        with pytest.raises(ModelError, match=r"this is an int4 export.*16-bit base.*quantise"):
+            load_config(shared / "cases" / "M03")
+
+    def test_transformers_own_entry_refuses_it_too(self):
+        with pytest.raises(ModelError, match="int4 export"):
+            ChatGLMConfig.from_dict({**DECODER_KEYS, "quantization_bit": 4})
+
+    @pytest.mark.parametrize("value", [0, None])
+    def test_no_quantisation_is_accepted(self, directory, value):
+        path = directory / "config.json"
+        keys = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**keys, "quantization_bit": value}), encoding="utf-8")
+        assert load_model(directory).config.family == "chatglm3"
+
+
+class TestNames:
+    def test_a_missing_directory_is_named(self, tmp_path):
+        with pytest.raises(ModelError, match="no such directory"):
+            load_config(tmp_path / "nothing")
+
+    def test_a_file_is_no_directory(self, directory):
+        with pytest.raises(ModelError, match="a file; give the directory"):
+            load_config(directory / "config.json")
+
+    def test_a_hub_id_is_found_in_the_modelscope_cache(self, directory, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        cached = tmp_path / ".cache/modelscope/hub/models/ZhipuAI/chatglm3-6b"
+        shutil.copytree(directory, cached)
+        assert load_config("ZhipuAI/chatglm3-6b").family == "chatglm3"
+
+    def test_without_a_network_the_error_gives_both_commands(self, tmp_path, monkeypatch):
+        def unreachable(*_: object, **__: object) -> None:
+            raise OSError("no route to host")
+
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        with pytest.raises(ModelError) as error:
+            load_config("someone/no-such-model")
+        assert 'hf download someone/no-such-model --exclude "*.py"' in str(error.value)
+        assert "modelscope download --model someone/no-such-model" in str(error.value)
+
+
+@pytest.mark.parametrize("generation", [*GENERATIONS, *FIRST_GENERATION, *TRANSFORMERS_OWN])
+def test_the_same_seed_makes_the_same_new_model(tmp_path, generation):
+    keys = {**GENERATIONS, **FIRST_GENERATION, **TRANSFORMERS_OWN}[generation]
+    (tmp_path / "config.json").write_text(json.dumps(keys), encoding="utf-8")
+    states = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        states.append(new_model(load_config(tmp_path), dtype=torch.bfloat16).state_dict())
+    assert all(tensor.dtype == torch.bfloat16 for tensor in states[0].values())
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_weights_can_be_filled_in_shard_by_shard(directory, tensors):
+    rewrite(directory, tensors, "sharded safetensors")
+    model = new_model(load_config(directory))
+    with torch.no_grad():
+        fill(model, directory, lambda parameter, tensor: parameter.copy_(tensor))
+    assert all(torch.equal(value, tensors[name]) for name, value in model.state_dict().items())
+    assert {name for name, _ in stream_tensors(directory)} == set(stored_tensors(directory))
+
+
+def test_another_causal_lm_opens_with_transformers_own_class(tmp_path):
+    keys = {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 1,
+        "vocab_size": 64,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(keys), encoding="utf-8")
+    new_model(load_config(tmp_path)).save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    assert type(model).__module__.startswith("transformers.")
+    ids = torch.randint(0, 64, (1, 8))
+    mean = model(ids, labels=ids).loss
+    summed = model(ids, labels=ids, num_items_in_batch=7).loss
+    assert summed.item() == pytest.approx(mean.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("generation", list(TRANSFORMERS_OWN))
+def test_what_is_saved_names_transformers_own_class(tiny_model, tmp_path, generation):
+    tiny_model(generation).save_pretrained(tmp_path / "saved")
+    keys = json.loads((tmp_path / "saved" / "config.json").read_text(encoding="utf-8"))
+    assert keys["architectures"] == TRANSFORMERS_OWN[generation]["architectures"]
