@@ -40,7 +40,7 @@ ANY_TEXT = st.text(max_size=40)
 SPELLED_TEXT = st.lists(st.one_of(st.sampled_from(SPELLINGS), st.text(max_size=5)), max_size=8).map(
     "".join
 )
-BRACKETLESS = st.text(st.characters(exclude_characters="<["), max_size=20)
+BRACKETLESS = st.text(st.characters(codec="utf-8", exclude_characters="<["), max_size=20)
 TEXTS = st.one_of(ANY_TEXT, SPELLED_TEXT)
 WRITERS = {
     "chatglm": write_unigram,

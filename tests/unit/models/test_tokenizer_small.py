@@ -55,6 +55,13 @@ def test_batches_of_dialogues_pad_on_the_left(tokenizer):
     assert [0] * pads + list(range(len(single))) == got["position_ids"][0].tolist()
 
 
+def test_outputs_that_do_not_exist_are_refused_not_left_out(tokenizer):
+    with pytest.raises(ValueError, match="return_offsets_mapping"):
+        tokenizer("您好", return_offsets_mapping=True)
+    with pytest.raises(TypeError, match="expected texts, got NoneType"):
+        tokenizer.encode_texts(["您好", None])
+
+
 def test_many_threads_give_the_ids_of_one(tokenizer):
     texts = [f"{sentence} {number}" for number in range(300) for sentence in SENTENCES[:4]]
     assert sum(map(len, texts)) > 20_000

@@ -3,7 +3,8 @@
 Full width letters and compatibility forms are folded by the model's own normaliser; newline, tab
 and runs of blanks are written as pieces of their own. Two vocabularies are in circulation: the
 first counts 20,000 image tokens before the text (``[gMASK]`` is 150001) and its file lacks the
-control pieces, which are appended here as its code did. Position ids and the prefix mask depend
+control pieces, which are appended here as its code did. Equal ids need SentencePiece 0.2.2:
+earlier ones break ties between equally likely cuts (``=======``) another way. Position ids and the prefix mask depend
 on where ``<sop>`` stands in a row and are made with the batch, not here.
 """
 
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
 from glmforge.errors import ModelError
 from glmforge.models.glm.tokenization_base import GLMTokenizer
@@ -52,6 +52,9 @@ def read_blanks(text: str) -> str:
 
 def with_control_pieces(model: bytes) -> bytes:
     """Return the model of the first vocabulary with the pieces its code appended at run time."""
+    # It needs protobuf, which opening today's vocabulary does not.
+    from sentencepiece import sentencepiece_model_pb2
+
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     blanks = [f"<|blank_{length}|>" for length in range(2, _LONGEST_BLANK + 1)]
     kind = sentencepiece_model_pb2.ModelProto.SentencePiece

@@ -295,6 +295,9 @@ class GLMTokenizer(ChatEncoding, PreTrainedTokenizer):
         kwargs: Mapping[str, Any],
     ) -> dict[str, list[Any]]:
         """Add special tokens and truncate; the extra outputs are transformers' own."""
+        absent = ("return_offsets_mapping", "return_token_type_ids")
+        if asked := [key for key in absent if kwargs.get(key)]:
+            raise ValueError(f"{', '.join(asked)}: tokenizers of this family have none")
         strategy = TruncationStrategy(kwargs.get("truncation_strategy", "do_not_truncate"))
         truncates = strategy != TruncationStrategy.DO_NOT_TRUNCATE
         extras = ("return_overflowing_tokens", "return_special_tokens_mask", "return_length")
