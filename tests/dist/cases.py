@@ -152,7 +152,7 @@ def lora_stage_3(scratch: Path) -> object:
 
 
 def _interrupted(scratch: Path, **kwargs: object) -> object:
-    """A straight run, and the same run cut to 2 steps by max_steps... resumed from its checkpoint."""
+    """A straight run, and a copy of it cut back to step 2 and resumed."""
     straight = run(scratch, "straight", save_steps=2, save_total_limit=9, **kwargs)
     cut = scratch / "cut"
     if dist.get_rank() == 0:
@@ -195,3 +195,4 @@ def resume_lora_2(scratch: Path) -> object:
 
 def resume_lora_3(scratch: Path) -> object:
     return _interrupted(scratch, stage=3, method="lora")
+

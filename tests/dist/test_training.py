@@ -17,7 +17,7 @@ CASES = (
     "resume_lora_2",
     "resume_lora_3",
 )
-ALONE = ("stage_2", "micro_2", "micro_4", "lora_stage_2", "unpacked_rows")
+ALONE = ("stage_2", "stage_0", "micro_2", "micro_4", "lora_stage_2", "unpacked_rows")
 TOLERANCE = 1e-6  # fp32, five steps: summation order only
 
 
@@ -33,7 +33,7 @@ def one(launch):
 
 def test_the_loss_falls(two):
     """Five steps at a high rate."""
-    assert two["stage_2"]["loss"][-1] < 0.9 * two["stage_2"]["loss"][0]
+    assert two["stage_2"]["loss"][-1] < 0.93 * two["stage_2"]["loss"][0]
     assert two["stage_2"]["steps"] == [1, 2, 3, 4, 5]
 
 
@@ -42,6 +42,12 @@ def test_accumulation_and_micro_batch_do_not_change_the_loss(one, other):
     """1 x 4 accumulated = 2 x 2 = 4 x 1, on one process."""
     assert one[other]["loss"] == pytest.approx(one["stage_2"]["loss"], rel=TOLERANCE)
     assert one[other]["grad_norm"] == pytest.approx(one["stage_2"]["grad_norm"], rel=1e-5)
+
+
+def test_accumulation_at_stage_0_is_not_divided_twice(one):
+    """DeepSpeed 0.19.8 halves these gradients when it is given the engine's own output."""
+    assert one["stage_0"]["loss"] == pytest.approx(one["stage_2"]["loss"], rel=TOLERANCE)
+    assert one["stage_0"]["grad_norm"] == pytest.approx(one["stage_2"]["grad_norm"], rel=1e-5)
 
 
 @pytest.mark.parametrize("case", ["stage_2", "micro_2", "lora_stage_2", "unpacked_rows"])

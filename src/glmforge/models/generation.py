@@ -59,16 +59,19 @@ def answer(
     input_ids = torch.tensor([list(prompt_ids)], dtype=torch.long, device=device)
     stops = stop_ids(model, tokenizer)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else stops[0]
-    output = model.generate(
-        input_ids=input_ids,
-        attention_mask=torch.ones_like(input_ids),
-        max_new_tokens=max_new_tokens,
-        eos_token_id=stops,
-        pad_token_id=pad,
-        synced_gpus=synced_ranks,
-        streamer=streamer,
-        **{"do_sample": False, **sampling},
-    )
+    # Layers compiled for training stay so: each length of the cache would be compiled anew, and
+    # past torch's limit the layers would fall back to eager for the rest of the run.
+    with torch.compiler.set_stance("force_eager"):
+        output = model.generate(
+            input_ids=input_ids,
+            attention_mask=torch.ones_like(input_ids),
+            max_new_tokens=max_new_tokens,
+            eos_token_id=stops,
+            pad_token_id=pad,
+            synced_gpus=synced_ranks,
+            streamer=streamer,
+            **{"do_sample": False, **sampling},
+        )
     new_ids = output[0, input_ids.shape[1] :].tolist()
     ended = next((i for i, token in enumerate(new_ids) if token in stops), None)
     kept = new_ids if ended is None else new_ids[:ended]

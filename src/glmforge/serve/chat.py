@@ -3,6 +3,7 @@
 Lines in, streamed answers out. `/clear` forgets the history, `/exit` or Ctrl-D ends.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,9 @@ from transformers import TextStreamer
 from glmforge.data import generation_prompt
 from glmforge.export.merge import open_adapter
 from glmforge.models import load_model, load_tokenizer
-from glmforge.models.generation import answer
+from glmforge.models.generation import Answer, answer
 
+_STREAMED = {"skip_prompt": True, "skip_special_tokens": True}
 HELP = "/clear forgets the conversation, /exit (or Ctrl-D) ends"
 
 
@@ -43,6 +45,7 @@ def run_chat(
     *,
     system: str | None = None,
     prompts: list[str] | None = None,
+    as_json: bool = False,
     max_new_tokens: int = 512,
     read: Callable[[str], str] = input,
 ) -> None:
@@ -53,29 +56,33 @@ def run_chat(
         adapter: a LoRA adapter directory for it.
         system: a system message that opens every conversation.
         prompts: answer these, each in a conversation of its own, instead of reading lines.
+        as_json: with `prompts`, print one JSON object a line instead of streaming text.
         max_new_tokens: longest answer in tokens.
         read: where lines come from.
     """
     model, tokenizer = open_chat_model(model_dir, adapter)
     opening = [{"role": "system", "content": system}] if system else []
 
-    def reply(history: list[dict[str, str]]) -> str:
-        streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+    def reply(history: list[dict[str, str]]) -> Answer:
         result = answer(
             model,
             tokenizer,
             generation_prompt(history, tokenizer),
             max_new_tokens=max_new_tokens,
-            streamer=streamer,
+            streamer=None if as_json else TextStreamer(tokenizer, **_STREAMED),
         )
-        if result.stop_reason == "length":
+        if result.stop_reason == "length" and not as_json:
             print(f"[cut at {max_new_tokens} tokens]", file=sys.stderr)
-        return result.text
+        return result
 
     if prompts is not None:
         for text in prompts:
-            print(f"> {text}")
-            reply([*opening, {"role": "user", "content": text}])
+            if not as_json:
+                print(f"> {text}")
+            result = reply([*opening, {"role": "user", "content": text}])
+            if as_json:
+                row = {"prompt": text, "answer": result.text, "stop_reason": result.stop_reason}
+                print(json.dumps(row, ensure_ascii=False))
         return
     print(HELP, file=sys.stderr)
     history = list(opening)
@@ -91,4 +98,4 @@ def run_chat(
             history = list(opening)
         elif line:
             history.append({"role": "user", "content": line})
-            history.append({"role": "assistant", "content": reply(history)})
+            history.append({"role": "assistant", "content": reply(history).text})

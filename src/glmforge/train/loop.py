@@ -28,19 +28,21 @@ def train_step(engine: Any, batches: StepBatches, rate: float, ranks: Ranks) -> 
 
     DeepSpeed averages gradients over ranks, so each rank's loss is Σ nll x world_size / trained
     tokens of the step: the average is Σ over ranks of Σ nll / trained tokens. The engine's own
-    division by the accumulation count is switched off: the token count already covers it.
+    division by the accumulation count is switched off: the token count already covers it. (The
+    loss must be a tensor computed from the engine's output, not the output itself, or DeepSpeed
+    0.19.8 divides at stage 0 all the same; tests/dist holds this.)
     """
     engine.train()
     set_learning_rate(engine, rate)
     share = 0.0
     for batch in batches.micro_batches:
         inputs = batch.to(ranks.device).model_inputs()
-        output = engine(**inputs, num_items_in_batch=batches.trained_tokens / ranks.world_size)
-        engine.backward(output.loss, scale_wrt_gas=False)
+        nll = engine(**inputs, num_items_in_batch=1.0).loss
+        engine.backward(nll * (ranks.world_size / batches.trained_tokens), scale_wrt_gas=False)
         if engine.is_gradient_accumulation_boundary():
             norm_before = local_gradient_norm(engine)
         engine.step()
-        share += output.loss.detach().double() / ranks.world_size
+        share += nll.detach().double() / batches.trained_tokens
     norm = norm_before if norm_before is not None else reported_norm(engine)
     return float(share), norm
 
