@@ -4,8 +4,8 @@ Full width letters and compatibility forms are folded by the model's own normali
 and runs of blanks are written as pieces of their own. Two vocabularies are in circulation: the
 first counts 20,000 image tokens before the text (``[gMASK]`` is 150001) and its file lacks the
 control pieces, which are appended here as its code did. Equal ids need SentencePiece 0.2.2:
-earlier ones break ties between equally likely cuts (``=======``) another way. Position ids and the prefix mask depend
-on where ``<sop>`` stands in a row and are made with the batch, not here.
+earlier ones break ties between equally likely cuts (``=======``) another way. Position ids and
+the prefix mask depend on where ``<sop>`` stands in a row and are made with the batch, not here.
 """
 
 import re
@@ -72,6 +72,7 @@ class ChatGLM6BTokenizer(GLMTokenizer):
 
     ``tokenizer(text)`` reads ``<sop> <eop> [MASK] <pad> <unk>`` as ids and drops the white space
     beside them, as the original does; ``split_special_tokens=True`` and `encode_text` do not.
+    The spellings of blanks (``<n>``, ``<|tab|>``, ``<|blank_k|>``) stand for them everywhere.
     """
 
     family = "chatglm"
