@@ -285,13 +285,19 @@ LISTED = 50
 """Problems written out in one error; the rest are counted by rule."""
 
 
-def problems_error(problems: Sequence[Problem]) -> DataError:
-    """One error for many problems: the first ones in full, all of them counted by rule."""
+def problems_error(problems: Sequence[Problem], *, total: int | None = None) -> DataError:
+    """One error for many problems: the first ones in full, the rest counted by rule.
+
+    Args:
+        problems: all of them, or the first of each part of a set.
+        total: how many there are in all, where ``problems`` are not all.
+    """
     lines = [str(problem) for problem in problems[:LISTED]]
-    if len(problems) > LISTED:
+    rest = max(total or 0, len(problems)) - len(lines)
+    if rest:
         rules: dict[str, int] = {}
         for problem in problems[LISTED:]:
             rules[problem.rule] = rules.get(problem.rule, 0) + 1
         said = ", ".join(f"{number:,} {rule}" for rule, number in rules.items())
-        lines.append(f"and {len(problems) - LISTED:,} more ({said}); `data check` lists them all")
+        lines.append(f"and {rest:,} more ({said or 'alike'}); `data check` lists them all")
     return DataError(lines)

@@ -130,14 +130,48 @@ def _is_whole_document(first: bytes, second: bytes) -> bool:
     return isinstance(value, list) and (not value or isinstance(value[0], dict))
 
 
-def _line_records(stream: BinaryIO, path: Path, gbk: bool) -> Iterator[Record | Problem]:
-    offset = 0
-    for number, line in enumerate(stream, 1):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineRange:
+    """A stretch of a JSON Lines file: bytes ``start`` to ``end``, first line's number."""
+
+    start: int = 0
+    end: int | None = None
+    first_line: int = 1
+
+
+def is_plain_json_lines(path: Path) -> bool:
+    """Whether a file is uncompressed JSON Lines, so that stretches of it can be read apart."""
+    with open_stream(path) as stream:
+        first = _next_line(stream, _checked_start(stream, path))
+        whole = _is_whole_document(first, _next_line(stream, stream.readline()))
+    with path.open("rb") as raw:
+        packed = raw.read(4).startswith((_MAGIC_GZIP, _MAGIC_ZSTD))
+    return first.startswith(b"{") and not whole and not packed
+
+
+def read_json_lines(
+    path: Path, stretch: LineRange, *, gbk: bool = False
+) -> Iterator[Record | Problem]:
+    """Yield the records of a stretch of an uncompressed JSON Lines file."""
+    with path.open("rb") as stream:
+        yield from _line_records(stream, path, gbk, stretch)
+
+
+def _line_records(
+    stream: BinaryIO, path: Path, gbk: bool, stretch: LineRange | None = None
+) -> Iterator[Record | Problem]:
+    stretch = stretch or LineRange()
+    offset = stretch.start
+    if offset:
+        stream.seek(offset)
+    for number, line in enumerate(stream, stretch.first_line):
+        if stretch.end is not None and offset >= stretch.end:
+            return
         start, offset = offset, offset + len(line)
         if number == 1 and line.startswith(codecs.BOM_UTF8):
             line = line[len(codecs.BOM_UTF8) :]
             start += len(codecs.BOM_UTF8)
-        if line.isspace():
+        if not line or line.isspace():
             continue
         source = f"{path.name}:{number}"
         text = decode(line, source, start, path, gbk)

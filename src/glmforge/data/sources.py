@@ -152,14 +152,21 @@ def iterate(path: Paths, options: ReadOptions) -> Iterator[Conversation | Proble
         DataError: a path does not exist or a repair is unknown.
     """
     options.check()
-    shape = ShapeOptions(columns=options.columns, flatten="flatten" in options.repairs)
     for file in data_files(path):
-        for item in read_records(file, options):
-            if isinstance(item, Problem):
-                yield item
-            else:
-                for found in to_conversations(item, shape):
-                    yield found if isinstance(found, Problem) else repair(found, options.repairs)[0]
+        yield from convert(read_records(file, options), options)
+
+
+def convert(
+    records: Iterator[Record | Problem], options: ReadOptions
+) -> Iterator[Conversation | Problem]:
+    """Records to conversations, repaired as asked; problems go through."""
+    shape = ShapeOptions(columns=options.columns, flatten="flatten" in options.repairs)
+    for item in records:
+        if isinstance(item, Problem):
+            yield item
+        else:
+            for found in to_conversations(item, shape):
+                yield found if isinstance(found, Problem) else repair(found, options.repairs)[0]
 
 
 def read_records(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:

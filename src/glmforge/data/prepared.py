@@ -1,0 +1,165 @@
+"""Prepared sets: examples on disk as Arrow files, opened by memory map.
+
+A set is a directory: ``part-*.arrow`` with ids and trained spans, and ``manifest.json``, written
+last, with the hash of every part and the counts. Opening verifies the hashes, so a damaged set
+never trains. Rows are read where they lie; only lengths and trained counts are in memory.
+``preparing`` makes these sets.
+"""
+
+import bisect
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+
+from glmforge.data.examples import Counts, Example, ExampleList, Int64s
+from glmforge.data.segments import IGNORED, Ids
+from glmforge.errors import DataError
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+SCHEMA = pa.schema(
+    [
+        ("input_ids", pa.list_(pa.int32())),
+        ("spans", pa.list_(pa.int32())),  # start, end, start, end, … of the trained runs
+        ("trained", pa.int32()),
+        ("source", pa.string()),
+    ]
+)
+
+
+def record_batch(examples: Sequence[Example]) -> pa.RecordBatch:
+    """Lay examples into Arrow columns."""
+    spans = [_spans(example.labels) for example in examples]
+    return pa.record_batch(
+        [
+            _lists([example.input_ids for example in examples]),
+            _lists(spans),
+            pa.array([int((e.labels != IGNORED).sum()) for e in examples], pa.int32()),
+            pa.array([example.source for example in examples], pa.string()),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _lists(arrays: Sequence[Ids]) -> pa.ListArray:
+    offsets = np.zeros(len(arrays) + 1, np.int32)
+    np.cumsum([len(array) for array in arrays], out=offsets[1:])
+    values = np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))
+
+
+def _spans(labels: Ids) -> Ids:
+    trained = np.concatenate([[False], labels != IGNORED, [False]])
+    return np.flatnonzero(trained[1:] != trained[:-1]).astype(np.int32)
+
+
+class PreparedSet(Sequence[Example]):
+    """The examples of a prepared set; ``lengths`` and ``trained_counts`` are in memory."""
+
+    def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self.counts = Counts(**manifest["counts"])
+        self._batches: list[pa.RecordBatch] = []
+        for part in manifest["parts"]:
+            with pa.memory_map(str(directory / part["name"])) as source:
+                reader = pa.ipc.open_file(source)
+                self._batches += [reader.get_batch(n) for n in range(reader.num_record_batches)]
+        self._ends = np.cumsum([len(batch) for batch in self._batches]).tolist()
+        lengths = [np.diff(b.column("input_ids").offsets.to_numpy()) for b in self._batches]
+        trained = [b.column("trained").to_numpy() for b in self._batches]
+        nothing = np.zeros(0, np.int64)
+        self.lengths: Int64s = np.concatenate([nothing, *lengths]).astype(np.int64)
+        self.trained_counts: Int64s = np.concatenate([nothing, *trained]).astype(np.int64)
+
+    @property
+    def hash(self) -> str:
+        """One hash over all parts: equal hashes mean equal examples."""
+        digests = "".join(part["sha256"] for part in self.manifest["parts"])
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> ExampleList: ...
+    def __getitem__(self, index: int | slice) -> Example | ExampleList:
+        if isinstance(index, slice):
+            return ExampleList(self[at] for at in range(*index.indices(len(self))))
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"example {index} of {len(self)}")
+        index %= len(self)
+        number = bisect.bisect_right(self._ends, index)
+        row = index - (self._ends[number - 1] if number else 0)
+        batch = self._batches[number]
+        input_ids = np.array(_item(batch.column("input_ids"), row))  # a copy: the map is read-only
+        labels = np.full_like(input_ids, IGNORED)
+        for start, end in _item(batch.column("spans"), row).reshape(-1, 2):
+            labels[start:end] = input_ids[start:end]
+        source = batch.column("source")[row].as_py()
+        return Example(input_ids=input_ids, labels=labels, source=source)
+
+    def __iter__(self) -> Iterator[Example]:
+        return (self[index] for index in range(len(self)))
+
+
+def _item(column: pa.ListArray, row: int) -> Ids:
+    start, end = column.offsets[row].as_py(), column.offsets[row + 1].as_py()
+    items: Ids = column.values[start:end].to_numpy(zero_copy_only=True)
+    return items
+
+
+def open_prepared(directory: str | Path, *, verify: bool = True) -> PreparedSet:
+    """Open a prepared set.
+
+    Args:
+        directory: what ``prepare`` returned or wrote.
+        verify: compare the hash of every part with the manifest.
+
+    Raises:
+        DataError: there is no finished set, it is of another format version, or it is damaged
+            (all damaged parts are named).
+    """
+    directory = Path(directory)
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise DataError(f"{directory}: no finished prepared set; run the preparation again")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        version, parts = manifest["format_version"], manifest["parts"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: damaged; delete {directory} and prepare again") from error
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"{directory}: format version {version}, this program writes {FORMAT_VERSION}; "
+            "delete it and prepare again"
+        )
+    if verify:
+        damaged = [
+            part["name"]
+            for part in parts
+            if not (directory / part["name"]).is_file()
+            or sha256_of(directory / part["name"]) != part["sha256"]
+        ]
+        if damaged:
+            raise DataError(
+                [
+                    f"{directory / name}: missing or not what was written (its hash differs); "
+                    f"delete {directory} and prepare again"
+                    for name in damaged
+                ]
+            )
+    return PreparedSet(directory, manifest)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,170 @@
+"""Prepared sets: the same examples from disk, made once, verified, resumable."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+
+import glmforge.data.preparing as preparing
+from glmforge.data import BatchPlan, load_examples, pack
+from glmforge.data.prepared import open_prepared
+from glmforge.data.preparing import PrepareSettings, prepare, units_of
+from glmforge.errors import DataError
+
+SETTINGS = PrepareSettings(max_length=64)
+
+
+def line(number):
+    return json.dumps(
+        {
+            "messages": [
+                {"role": "user", "content": f"问{number}"},
+                {"role": "assistant", "content": "答" * (1 + number % 30)},
+            ]
+        },
+        ensure_ascii=False,
+    )
+
+
+@pytest.fixture
+def train_file(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join(line(number) for number in range(300)) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    monkeypatch.setattr(preparing, "_UNIT_BYTES", 4096)
+
+
+def same(left, right):
+    return len(left) == len(right) and all(
+        np.array_equal(a.input_ids, b.input_ids)
+        and np.array_equal(a.labels, b.labels)
+        and a.source == b.source
+        for a, b in zip(left, right)
+    )
+
+
+def test_a_prepared_set_holds_the_examples_that_memory_would(
+    stub, train_file, tmp_path, small_units
+):
+    assert len(units_of(train_file)) > 3
+    direct = load_examples(train_file, stub["chatglm3"], max_length=64)
+    found = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+    assert same(direct.examples, found)
+    assert found.counts == direct.counts
+    assert np.array_equal(found.lengths, direct.examples.lengths)
+    assert np.array_equal(found.trained_counts, direct.examples.trained_counts)
+    assert found[-1].source == "train.jsonl:300"
+    assert same(found[5:8], [found[5], found[6], found[7]])
+
+
+def test_a_loader_takes_a_prepared_set(stub, train_file, tmp_path, small_units):
+    direct = load_examples(train_file, stub["chatglm3"], max_length=64).examples
+    found = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+    batches = [
+        BatchPlan(examples, pack(examples.lengths, 64, 0), global_batch=8, seed=0).rank_batches(
+            0, 0, rank=0, world_size=1, micro_batch=8, accumulation=1
+        )
+        for examples in (direct, found)
+    ]
+    assert batches[0].micro_batches[0].labels.equal(batches[1].micro_batches[0].labels)
+
+
+def test_the_same_input_is_reused_and_other_input_is_not(stub, train_file, tmp_path):
+    def make(settings=SETTINGS, family="chatglm3"):
+        said = []
+        found = prepare(
+            train_file, lambda: stub[family], tmp_path / "sets", settings, say=said.append
+        )
+        return found.directory, said
+
+    first, said = make()
+    assert said == []
+    again, said = make()
+    assert again == first
+    assert "using the prepared set" in said[0]
+    others = {first, make(PrepareSettings(max_length=32))[0], make(family="glm4")[0]}
+    train_file.write_text(line(1), encoding="utf-8")
+    others.add(make()[0])
+    assert len(others) == 4
+
+
+def test_a_flipped_byte_is_caught_on_opening(stub, train_file, tmp_path):
+    found = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+    directory = found.directory
+    part = directory / "part-00000.arrow"
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(bytes(data))
+    with pytest.raises(DataError, match=r"part-00000\.arrow: missing or not what was written"):
+        open_prepared(directory)
+    with pytest.raises(DataError, match="prepare again"):
+        prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+
+
+def test_an_unfinished_set_is_no_set(tmp_path):
+    with pytest.raises(DataError, match="no finished prepared set"):
+        open_prepared(tmp_path)
+
+
+def test_parts_that_were_finished_before_an_interruption_are_used_again(
+    stub, train_file, tmp_path, small_units
+):
+    class StoppedError(Exception):
+        pass
+
+    def stop(done, total):
+        if done > total / 2:
+            raise StoppedError
+
+    def make(progress=None):
+        return prepare(
+            train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS, progress=progress
+        )
+
+    with pytest.raises(StoppedError):
+        make(stop)
+    (directory,) = (tmp_path / "sets").iterdir()
+    made = {path.name: path.stat().st_mtime_ns for path in directory.glob("*.arrow")}
+    found = make()
+    assert len(made) < len(found.manifest["parts"])
+    assert {name: (directory / name).stat().st_mtime_ns for name in made} == made
+    assert len(found) == 300
+
+
+def test_faulty_records_stop_or_are_skipped_and_keep_their_lines(
+    stub, train_file, tmp_path, small_units
+):
+    with train_file.open("a", encoding="utf-8") as file:
+        file.write("{broken\n")
+    make = functools.partial(
+        prepare, train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS
+    )
+    with pytest.raises(DataError, match=r"train\.jsonl:301"):
+        make()
+    found = make(on_error="skip")
+    assert (found.counts.records, found.counts.skipped, len(found)) == (301, 1, 300)
+    assert found.manifest["problems"][0]["source"] == "train.jsonl:301"
+
+
+def test_two_processes_make_the_same_set_as_one(shared, tmp_path, small_units):
+    from glmforge.models import load_tokenizer
+
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join(line(number) for number in range(200)), encoding="utf-8")
+    make = functools.partial(load_tokenizer, shared / "tokenizers/chatglm3-6b")
+    one = prepare(path, make, tmp_path / "one", SETTINGS)
+    two = prepare(path, make, tmp_path / "two", SETTINGS, workers=2)
+    assert one.hash == two.hash
+    assert same(one, two)
+
+
+def test_other_formats_are_prepared_too(stub, tmp_path):
+    path = tmp_path / "train.json"
+    path.write_text("[" + ",\n".join(line(number) for number in range(9)) + "]", encoding="utf-8")
+    found = prepare(path, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+    assert found[8].source == "train.json:9"
