@@ -97,6 +97,9 @@ class ChatGLMConfig(PreTrainedConfig):
         if keys.get("dtype") is not None:
             keys["torch_dtype"] = keys["dtype"]
         keys.pop("dtype", None)
+        # transformers writes the class that was saved; the vendor's code, and what reads it
+        # elsewhere, goes by this one name in all generations.
+        keys["architectures"] = ["ChatGLMModel"]
         return self._vendor_form(keys)
 
     def _vendor_form(self, keys: dict[str, Any]) -> dict[str, Any]:

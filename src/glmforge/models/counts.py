@@ -1,0 +1,135 @@
+"""Parameters of a model by group, from its configuration alone.
+
+Owns the arithmetic that the plan and ``inspect`` share: linear layers with their shapes, and the
+sums by group. No weight is read and, for the families of the table, no module is built; another
+model is counted on the meta device.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from glmforge.models.families import family_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearShape:
+    """One linear layer of a decoder layer, by its module name."""
+
+    name: str
+    in_features: int
+    out_features: int
+    bias: bool
+
+    @property
+    def parameters(self) -> int:
+        """Weights and bias."""
+        return self.out_features * (self.in_features + self.bias)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCounts:
+    """Parameters of a whole model. A tied head counts with the embedding, so ``head`` is 0."""
+
+    embedding: int
+    attention: int
+    mlp: int
+    norm: int
+    head: int
+    other: int = 0
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return sum((self.embedding, self.attention, self.mlp, self.norm, self.head, self.other))
+
+
+_ATTENTION = ("query_key_value", "dense", "q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def layer_linears(config: Any) -> tuple[LinearShape, ...]:
+    """Return the linear layers of one decoder layer; empty for a model outside the table."""
+    family = family_of(config)
+    width, inner = config.hidden_size, getattr(config, "intermediate_size", 0)
+
+    def linear(name: str, inputs: int, outputs: int, bias: bool) -> LinearShape:
+        return LinearShape(name=name, in_features=inputs, out_features=outputs, bias=bias)
+
+    if family.name == "chatglm":
+        return (
+            linear("query_key_value", width, 3 * width, True),
+            linear("dense", width, width, True),
+            linear("dense_h_to_4h", width, inner, True),
+            linear("dense_4h_to_h", inner, width, True),
+        )
+    if not family.model_type:
+        return ()
+    query = config.num_attention_heads * config.head_dim
+    group = config.num_key_value_heads * config.head_dim
+    if family.model_type == "chatglm":
+        plain = config.add_bias_linear
+        return (
+            linear("query_key_value", width, query + 2 * group, plain or config.add_qkv_bias),
+            linear("dense", query, width, plain),
+            linear("dense_h_to_4h", width, 2 * inner, plain),
+            linear("dense_4h_to_h", inner, width, plain),
+        )
+    return (
+        linear("q_proj", width, query, config.attention_bias),
+        linear("k_proj", width, group, config.attention_bias),
+        linear("v_proj", width, group, config.attention_bias),
+        linear("o_proj", query, width, False),
+        linear("gate_up_proj", width, 2 * inner, False),
+        linear("down_proj", inner, width, False),
+    )
+
+
+def count_parameters(config: Any) -> ParameterCounts:
+    """Return the parameters of a model by group."""
+    family = family_of(config)
+    if not family.model_type:
+        return _count_on_meta(config)
+    linears = layer_linears(config)
+    layers, width = config.num_hidden_layers, config.hidden_size
+    # LayerNorm has a bias, RMSNorm has none; Glm4 has two more norms a layer.
+    norms_a_layer = 4 if family.model_type == "glm4" else 2
+    norm_width = 2 * width if family.name == "chatglm" else width
+    rows = config.vocab_size * width
+    return ParameterCounts(
+        embedding=rows,
+        attention=layers * sum(x.parameters for x in linears if x.name in _ATTENTION),
+        mlp=layers * sum(x.parameters for x in linears if x.name not in _ATTENTION),
+        norm=(layers * norms_a_layer + 1) * norm_width,
+        head=0 if config.tie_word_embeddings else rows,
+    )
+
+
+def count_lora_parameters(config: Any, targets: tuple[str, ...], rank: int) -> int:
+    """Return what LoRA of this rank adds on the linear layers called ``targets``."""
+    per_layer = sum(
+        rank * (shape.in_features + shape.out_features)
+        for shape in layer_linears(config)
+        if shape.name in targets
+    )
+    return int(config.num_hidden_layers * per_layer)
+
+
+def _count_on_meta(config: Any) -> ParameterCounts:
+    import torch
+
+    from glmforge.models.foreign import class_for
+
+    with torch.device("meta"):
+        model = class_for(config)(copy.deepcopy(config))
+    embedding = model.get_input_embeddings().weight
+    head = getattr(model.get_output_embeddings(), "weight", embedding)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    head_size = 0 if head is embedding else head.numel()
+    return ParameterCounts(
+        embedding=embedding.numel(),
+        attention=0,
+        mlp=0,
+        norm=0,
+        head=head_size,
+        other=total - embedding.numel() - head_size,
+    )
