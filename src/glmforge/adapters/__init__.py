@@ -8,6 +8,7 @@ from glmforge.adapters.lora import (
     add_lora,
     check_targets,
     linear_module_names,
+    open_adapter,
     save_adapter,
     trainable_line,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "add_lora",
     "check_targets",
     "linear_module_names",
+    "open_adapter",
     "save_adapter",
     "trainable_line",
 ]

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model
-from safetensors import safe_open
+from peft import (
+    LoraConfig,
+    PeftConfig,
+    PeftModel,
+    TaskType,
+    get_peft_model,
+    set_peft_model_state_dict,
+)
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import nn
 
 from glmforge.errors import AdapterError
@@ -142,3 +150,58 @@ def save_adapter(
     if zero_b and all(zero_b):
         return [f"{path}: every lora_B is zero, the adapter changes nothing yet"]
     return []
+
+
+def open_adapter(model: nn.Module, directory: Path) -> PeftModel:
+    """Put the adapter in `directory` on `model`, in the model's dtype, ready to answer.
+
+    Every tensor of the file is counted against the model before any is used: an adapter that
+    matches nothing would leave the base as it is, in silence.
+
+    Raises:
+        AdapterError: the directory holds no readable adapter, or one made for another model.
+    """
+    path = directory / "adapter_model.safetensors"
+    for needed in (directory / "adapter_config.json", path):
+        if not needed.is_file():
+            raise AdapterError(f"{directory}: no {needed.name} in it: not an adapter directory")
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise AdapterError(f"{path}: cannot be read, the file is damaged ({error})") from error
+    empty = [name for name, tensor in tensors.items() if tensor.numel() == 0]
+    if empty:
+        raise AdapterError(
+            f"{path}: {len(empty)} of {len(tensors)} LoRA tensors are empty: partitioned weights "
+            "were saved without gathering. Consolidate the adapter from the run's checkpoint "
+            "(its global_step folder) instead"
+        )
+    config = PeftConfig.from_pretrained(str(directory))
+    targets = getattr(config, "target_modules", None) or ()
+    check_targets(model, [targets] if isinstance(targets, str) else sorted(targets), ())
+    config.inference_mode = True
+    wrapped = get_peft_model(model, config, autocast_adapter_dtype=False)
+    _check_match(wrapped, tensors, path)
+    set_peft_model_state_dict(wrapped, tensors)
+    return wrapped.eval()
+
+
+def _check_match(wrapped: PeftModel, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    expected = {
+        name.replace(".default.", "."): tuple(parameter.shape)
+        for name, parameter in wrapped.named_parameters()
+        if ".lora_" in name
+    }
+    matched = {name for name, shape in expected.items() if _shape(tensors, name) == shape}
+    missing, unexpected = expected.keys() - matched, tensors.keys() - matched
+    if missing or unexpected:
+        example = ", ".join(sorted(unexpected)[:2] or sorted(missing)[:2])
+        raise AdapterError(
+            f"{path}: matched {len(matched)} of {len(expected)} tensors, unexpected "
+            f"{len(unexpected)}, missing {len(missing)} (for example {example}): it was made for "
+            "another model, or its names or shapes were changed"
+        )
+
+
+def _shape(tensors: Mapping[str, torch.Tensor], name: str) -> tuple[int, ...] | None:
+    return tuple(tensors[name].shape) if name in tensors else None

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 
+from glmforge.adapters import open_adapter
 from glmforge.errors import ExportError
 from glmforge.export.proof import (
     Difference,
@@ -109,34 +109,6 @@ def _finish(out: Path, write: Any) -> ExportReport:
     )
     temporary.rename(out)
     return report
-
-
-def open_adapter(model: Any, adapter: Path) -> PeftModel:
-    """Put the adapter in `adapter` on `model`.
-
-    Raises:
-        ExportError: its tensors do not match the model's modules, by name and shape.
-    """
-    from safetensors import safe_open
-
-    path = adapter / "adapter_model.safetensors"
-    if not path.is_file():
-        raise ExportError(f"{adapter}: no adapter_model.safetensors in it")
-    wrapped = PeftModel.from_pretrained(model, str(adapter), autocast_adapter_dtype=False)
-    expected = {
-        name.replace(".default.", "."): tuple(parameter.shape)
-        for name, parameter in wrapped.named_parameters()
-        if ".lora_" in name
-    }
-    with safe_open(path, framework="pt") as file:
-        actual = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    matched = sum(actual.get(name) == shape for name, shape in expected.items())
-    if matched != len(expected) or len(actual) != len(expected):
-        raise ExportError(
-            f"{path}: {matched} of {len(actual)} tensors match the model's {len(expected)} "
-            f"(for example {next(iter(sorted(actual)), 'nothing')}): it was made for another model"
-        )
-    return wrapped
 
 
 def _write_adapter(found: Source, target: Path, out: Path) -> ExportReport:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from transformers import TextStreamer
 
+from glmforge.adapters import open_adapter
 from glmforge.data import generation_prompt
-from glmforge.export.merge import open_adapter
 from glmforge.models import load_model, load_tokenizer
 from glmforge.models.generation import Answer, answer
 
@@ -25,7 +25,7 @@ def open_chat_model(model_dir: Path, adapter: Path | None) -> tuple[Any, Any]:
     """Return (model, tokenizer) ready to answer, on the GPU in bf16 where there is one.
 
     Raises:
-        ModelError, ExportError: a directory that cannot be opened, an adapter that does not fit.
+        ModelError, AdapterError: a directory that cannot be opened, an adapter that does not fit.
     """
     on_gpu = torch.cuda.is_available()
     model = load_model(

@@ -198,12 +198,12 @@ def prepare_model(config: RunConfig, precision: str, ranks: Ranks, say: Say) -> 
         model = new_model(model_config, dtype=dtype).to(ranks.device)
     else:
         model = load_model(directory, dtype=dtype, device=ranks.device)
-    if config.training.gradient_checkpointing:
-        checkpoint_layers(model)
     if lora is not None:
         model = add_lora(model, lora)
     else:
         model.requires_grad_(True)
+    if config.training.gradient_checkpointing:
+        checkpoint_layers(model)
     if ranks.device.type == "cuda":
         compile_layers(model)
     say(trainable_line(model))
