@@ -2,9 +2,10 @@
 
 Under our launcher each failing rank leaves a report in a directory of the launcher, which prints
 the first one. Under a foreign launcher the ranks of a machine share a small file in the system's
-directory for temporary files: whoever makes it prints, the others keep quiet.
+directory for temporary files: the first one in it prints, the others keep quiet.
 """
 
+import fcntl
 import json
 import os
 import sys
@@ -16,8 +17,8 @@ from pathlib import Path
 from glmforge.distributed.env import World
 
 DIRECTORY = "GLMFORGE_REPORTS_DIR"
-_STALE_SECONDS = 60.0
-"""A file older than this is of an earlier run whose launcher had the same process number."""
+_STALE_SECONDS = 15.0
+"""A list untouched for longer is of an earlier run of the same launcher process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,20 +64,28 @@ def read_reports(folder: Path) -> dict[int, Report]:
 
 
 def _speaks(world: World) -> bool:
-    """Say whether this rank is the first on this machine to fail; a process alone always is."""
+    """Say whether this rank is the first on this machine to fail; a process alone always is.
+
+    The shared file lists the ranks that have failed. A rank that finds itself in it, or a list
+    that is old, knows that it is of an earlier run; the last rank to fail removes it.
+    """
     if world.world_size == 1:
         return True
     name = f"glmforge-{os.getuid()}-{os.getppid()}-{world.master_port}.failed"
     file = Path(tempfile.gettempdir()) / name
     try:
-        if time.time() - file.stat().st_mtime > _STALE_SECONDS:
-            file.unlink(missing_ok=True)
-    except FileNotFoundError:
-        pass
-    try:
-        file.touch(exist_ok=False)
-    except FileExistsError:
-        return False
+        shared = file.open("a+", encoding="utf-8")
     except OSError:
         return True  # no place for the file: better said twice than not at all
-    return True
+    with shared:
+        fcntl.flock(shared, fcntl.LOCK_EX)
+        old = time.time() - os.fstat(shared.fileno()).st_mtime > _STALE_SECONDS
+        shared.seek(0)
+        failed = set(shared.read().split())
+        if old or str(world.rank) in failed:
+            failed = set()
+            shared.truncate(0)
+        shared.write(f"{world.rank}\n")
+        if len(failed) + 1 >= world.local_world_size:
+            file.unlink(missing_ok=True)
+        return not failed

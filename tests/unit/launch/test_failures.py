@@ -31,14 +31,25 @@ def test_under_a_foreign_launcher_only_the_first_rank_speaks(
     assert capsys.readouterr().err == "first\n"
 
 
+def test_the_last_rank_to_fail_leaves_no_file(tmp_path: Path) -> None:
+    for rank in (2, 0, 1):
+        assert (list(tmp_path.iterdir()) == []) == (rank == 2)
+        failures.tell(world(rank, size=3), 1, "text")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_file_of_an_earlier_run_silences_nobody(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    failures.tell(world(1), 1, "earlier")
+    """A rank that is in it already, or finds it old, begins a new one."""
+    failures.tell(world(1), 1, "first run")
+    failures.tell(world(1), 1, "second run")
+    failures.tell(world(0), 1, "second run, too")
+    failures.tell(world(1), 1, "third run")
     (file,) = tmp_path.iterdir()
-    os.utime(file, (time.time() - 61, time.time() - 61))
-    failures.tell(world(0), 1, "now")
-    assert capsys.readouterr().err == "earlier\nnow\n"
+    os.utime(file, (time.time() - 16, time.time() - 16))
+    failures.tell(world(0), 1, "fourth run")
+    assert capsys.readouterr().err == "first run\nsecond run\nthird run\nfourth run\n"
 
 
 def test_a_process_alone_speaks_and_leaves_nothing(
