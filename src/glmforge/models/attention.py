@@ -8,8 +8,6 @@ under causal attention; left padding does. Eager attention is the oracle of the 
 Shapes: B batch, T query tokens, S key tokens, N query heads, K key/value heads, H head width.
 """
 
-import importlib.util
-import inspect
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,6 +16,25 @@ from torch import Tensor
 from torch.nn import functional
 
 from glmforge.errors import ModelError
+from glmforge.models.varlen import attend_varlen, has_varlen_kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixSplit:
+    """The two groups of a prefix-LM batch, as places among its flattened ``B * T`` tokens.
+
+    Context tokens see their row's context, answer tokens see their row up to themselves; padding
+    on the left is in neither group. ``*_bounds`` are int32 ``[B + 1]`` over each group's tokens,
+    ``longest`` is T.
+    """
+
+    context: Tensor
+    context_bounds: Tensor
+    answer: Tensor
+    answer_bounds: Tensor
+    seen: Tensor
+    seen_bounds: Tensor
+    longest: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +44,50 @@ class AttentionRows:
     ``mask`` is bool ``[B or 1, 1, T, S]``, True = visible (None: causal over whole rows, or
     packed). ``cu_seq_lens`` int32 ``[documents + 1]`` bounds the documents of the flattened
     ``B * T`` tokens for the variable-length kernel; ``documents`` the same as host integers where
-    documents are attended to one by one.
+    documents are attended to one by one. ``prefix`` is for prefix-LM rows where a
+    variable-length kernel takes them without a mask.
     """
 
     mask: Tensor | None = None
     cu_seq_lens: Tensor | None = None
     max_length: int = 0
     documents: tuple[tuple[int, int], ...] = ()
+    prefix: PrefixSplit | None = None
     eager: bool = False
+
+
+def plan_prefix_rows(context_B: Tensor, padding_B: Tensor, num_tokens: int) -> AttentionRows:
+    """Plan whole prefix-LM rows for a variable-length kernel: two calls and no mask.
+
+    Args:
+        context_B: int64 ``[B]``, the first place that is not context (padding counted in).
+        padding_B: int64 ``[B]``, pads on the left.
+        num_tokens: T.
+
+    """
+    place_1T = torch.arange(num_tokens, device=context_B.device)[None]
+    in_answer_BT = place_1T >= context_B[:, None]
+    in_row_BT = place_1T >= padding_B[:, None]
+
+    def group(chosen_BT: Tensor) -> tuple[Tensor, Tensor]:
+        bounds = functional.pad(chosen_BT.sum(-1).cumsum(0), (1, 0)).to(torch.int32)
+        return chosen_BT.flatten().nonzero().squeeze(1), bounds
+
+    context, context_bounds = group(in_row_BT & ~in_answer_BT)
+    if context.numel() == 0:
+        return AttentionRows()
+    answer, answer_bounds = group(in_row_BT & in_answer_BT)
+    seen, seen_bounds = group(in_row_BT)
+    split = PrefixSplit(
+        context=context,
+        context_bounds=context_bounds,
+        answer=answer,
+        answer_bounds=answer_bounds,
+        seen=seen,
+        seen_bounds=seen_bounds,
+        longest=num_tokens,
+    )
+    return AttentionRows(prefix=split)
 
 
 def plan_rows(
@@ -105,8 +158,10 @@ def _visibility(
 
 def attend(q_BNTH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, rows: AttentionRows) -> Tensor:
     """Attend and return ``[B, T, N, H]``; scores are scaled by 1 / sqrt(H), softmax in fp32."""
+    if rows.prefix is not None:
+        return _attend_prefix(q_BNTH, k_BKSH, v_BKSH, rows.prefix)
     if rows.cu_seq_lens is not None:
-        return _attend_varlen(q_BNTH, k_BKSH, v_BKSH, rows)
+        return _attend_packed(q_BNTH, k_BKSH, v_BKSH, rows)
     if rows.documents:
         return _attend_documents(q_BNTH, k_BKSH, v_BKSH, rows)
     kernel = _eager if rows.eager else _sdpa
@@ -169,42 +224,41 @@ def _attend_documents(
     return out.view(num_heads, batch, length, width).permute(1, 2, 0, 3)
 
 
-def _attend_varlen(q_BNTH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, rows: AttentionRows) -> Tensor:
-    batch, num_heads, length, width = q_BNTH.shape
-
-    def flat(x_BNTH: Tensor) -> Tensor:
-        return x_BNTH.transpose(1, 2).reshape(batch * length, x_BNTH.shape[1], width)
-
-    q, k, v = flat(q_BNTH), flat(k_BKSH), flat(v_BKSH)
-    bounds, longest = rows.cu_seq_lens, rows.max_length
-    if _FLASH_ATTN:
-        from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
-
-        out = flash_attn_varlen_func(q, k, v, bounds, bounds, longest, longest, causal=True)
-    else:
-        from torch.nn.attention.varlen import varlen_attn
-
-        if "enable_gqa" not in _VARLEN_OPTIONS:
-            k, v = (x.repeat_interleave(num_heads // x.shape[1], 1) for x in (k, v))
-        out = varlen_attn(q, k, v, bounds, bounds, longest, longest, **_VARLEN_OPTIONS)
-    return out.view(batch, length, num_heads, width)
+def flatten_tokens(x_BNTH: Tensor) -> Tensor:
+    """Return ``[B * T, N, H]``."""
+    return x_BNTH.transpose(1, 2).flatten(0, 1)
 
 
-def _varlen_options() -> dict[str, object]:
-    # The causal switch was renamed between torch 2.10 and 2.11; both are in use.
-    from torch.nn.attention.varlen import varlen_attn
-
-    known = inspect.signature(varlen_attn).parameters
-    options: dict[str, object] = {"enable_gqa": True} if "enable_gqa" in known else {}
-    if "window_size" in known:
-        return {**options, "window_size": (-1, 0)}
-    return {**options, "is_causal": True}
-
-
-_VARLEN_OPTIONS = _varlen_options()
-_FLASH_ATTN = importlib.util.find_spec("flash_attn") is not None
+def _attend_packed(q_BNTH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, rows: AttentionRows) -> Tensor:
+    assert rows.cu_seq_lens is not None
+    out = attend_varlen(
+        *(flatten_tokens(x) for x in (q_BNTH, k_BKSH, v_BKSH)),
+        query_bounds=rows.cu_seq_lens,
+        key_bounds=rows.cu_seq_lens,
+        longest_query=rows.max_length,
+        longest_key=rows.max_length,
+        causal=True,
+    )
+    return out.unflatten(0, (q_BNTH.shape[0], q_BNTH.shape[2]))
 
 
-def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether packed rows on this device and dtype use a variable-length kernel."""
-    return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+def _attend_prefix(q_BNTH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, split: PrefixSplit) -> Tensor:
+    q, k, v = (flatten_tokens(x) for x in (q_BNTH, k_BKSH, v_BKSH))
+    groups = (
+        (split.context, split.context_bounds, split.context, split.context_bounds, False),
+        (split.answer, split.answer_bounds, split.seen, split.seen_bounds, True),
+    )
+    out = torch.zeros_like(q)
+    for queries, query_bounds, keys, key_bounds, causal in groups:
+        part = attend_varlen(
+            q.index_select(0, queries),
+            k.index_select(0, keys),
+            v.index_select(0, keys),
+            query_bounds=query_bounds,
+            key_bounds=key_bounds,
+            longest_query=split.longest,
+            longest_key=split.longest,
+            causal=causal,
+        )
+        out = out.index_copy(0, queries, part)
+    return out.unflatten(0, (q_BNTH.shape[0], q_BNTH.shape[2]))

@@ -20,11 +20,12 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils import can_return_tuple
 
 from glmforge.errors import ModelError
-from glmforge.models.attention import AttentionRows, attend, plan_rows
+from glmforge.models.attention import AttentionRows, attend, plan_prefix_rows, plan_rows
 from glmforge.models.chatglm.configuration import ChatGLM6BConfig
 from glmforge.models.chatglm.positions import find_prefix, prefix_positions, prefix_visibility
 from glmforge.models.head import CACHE_FIELD, ChunkedLossMixin, LanguageHead, mean_cross_entropy
 from glmforge.models.rotary import rotary_angles, rotary_frequencies, rotate_halves
+from glmforge.models.varlen import has_varlen_kernel
 
 RESIDUAL_SCALE = math.sqrt(2 * 28)
 """sqrt(2 · layers) of the published model. The original's layer never gets the config's number of
@@ -139,14 +140,8 @@ class ChatGLM6BModel(ChatGLM6BPreTrainedModel):
         hidden_BTD = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         cache = self._cache_for(cache if cache is not None else past_key_values, use_cache)
         past_tokens = 0 if cache is None else int(cache.get_seq_length())
-        position_ids, visible = self._prefix(input_ids, attention_mask, position_ids, past_tokens)
-        rows = plan_rows(
-            num_query_tokens=hidden_BTD.shape[1],
-            past_tokens=past_tokens,
-            attention_mask=visible,
-            device=hidden_BTD.device,
-            dtype=hidden_BTD.dtype,
-            eager=self.config._attn_implementation == "eager",
+        position_ids, rows = self._plan(
+            hidden_BTD, input_ids, attention_mask, position_ids, past_tokens
         )
         angles = self._angles(position_ids)
         every = [hidden_BTD]
@@ -169,33 +164,44 @@ class ChatGLM6BModel(ChatGLM6BPreTrainedModel):
             return DynamicCache(config=self.config)
         return cache
 
-    def _prefix(
+    def _plan(
         self,
+        hidden_BTD: Tensor,
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
         position_ids: Tensor | None,
         past_tokens: int,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return positions and what is visible: as given, else from the ids."""
-        visible = attention_mask
+    ) -> tuple[Tensor, AttentionRows]:
+        """Return positions and rows: as given, else from the ids."""
+        num_tokens, device, dtype = hidden_BTD.shape[1], hidden_BTD.device, hidden_BTD.dtype
+        eager = self.config._attn_implementation == "eager"
         if attention_mask is not None and attention_mask.dim() == 4:
-            visible = _visible_from_vendor(attention_mask)
-        needs_prefix = position_ids is None or (past_tokens == 0 and visible is attention_mask)
-        if not needs_prefix:
-            return position_ids, visible
-        if input_ids is None or past_tokens:
-            raise ModelError(
-                "ChatGLM-6B takes its positions and mask from whole rows of input_ids: pass "
-                "position_ids with a filled cache, and a 4-D attention_mask too with inputs_embeds"
-            )
-        given = attention_mask if visible is attention_mask else None
-        prefix = find_prefix(input_ids, self.config, given)
-        num_tokens = input_ids.shape[1]
-        if position_ids is None:
-            position_ids = prefix_positions(prefix, num_tokens, self.config)
-        if visible is attention_mask:
-            visible = prefix_visibility(prefix, num_tokens)
-        return position_ids, visible
+            mask_given, visible = True, _visible_from_vendor(attention_mask)
+        else:
+            mask_given, visible = False, attention_mask
+        if position_ids is None or not (mask_given or past_tokens):
+            if input_ids is None or past_tokens:
+                raise ModelError(
+                    "ChatGLM-6B takes its positions and mask from whole rows of input_ids: pass "
+                    "position_ids with a filled cache, and a 4-D attention_mask too with "
+                    "inputs_embeds"
+                )
+            prefix = find_prefix(input_ids, self.config, None if mask_given else attention_mask)
+            if position_ids is None:
+                position_ids = prefix_positions(prefix, num_tokens, self.config)
+            if not mask_given and not eager and has_varlen_kernel(device, dtype):
+                return position_ids, plan_prefix_rows(prefix.context, prefix.padding, num_tokens)
+            if not mask_given:
+                visible = prefix_visibility(prefix, num_tokens)
+        rows = plan_rows(
+            num_query_tokens=num_tokens,
+            past_tokens=past_tokens,
+            attention_mask=visible,
+            device=device,
+            dtype=dtype,
+            eager=eager,
+        )
+        return position_ids, rows
 
     def _angles(self, position_ids: Tensor) -> Angles:
         # The original keeps the frequencies in half precision whatever the model's dtype.
@@ -217,7 +223,25 @@ def _visible_from_vendor(masked_B1TS: Tensor) -> Tensor:
 class ChatGLM6BForConditionalGeneration(
     ChunkedLossMixin, ChatGLM6BPreTrainedModel, GenerationMixin
 ):
-    """ChatGLM-6B with its language head."""
+    """ChatGLM-6B with its language head.
+
+    ``forward`` takes:
+        input_ids: ``[B, T]``: context, mask token, ``<sop>``, answer.
+        attention_mask: ``[B, T]``, 1 = token, 0 = padding on either side; or the original's
+            ``[B, 1, T, S]``, True = hidden.
+        position_ids: ``[B, 2, T]`` (``[B, T]`` in the 1-D form); by default from the ids.
+        past_key_values: a transformers ``Cache`` that holds the whole prefix; ``cache`` is
+            its newer name. With it ``position_ids`` are needed.
+        cache: see ``past_key_values``.
+        inputs_embeds: ``[B, T, D]`` instead of ``input_ids``.
+        labels: ``[B, T]`` unshifted ids, -100 = not trained.
+        use_cache: fill a cache and return it.
+        output_hidden_states: return the input of each layer and the normed output.
+        logits_to_keep: the last so many positions (or an index tensor); 0 = all.
+        num_items_in_batch: trained tokens of the whole step. Given together with ``labels``,
+            the loss is Σ nll over it, computed in chunks, and no logits are returned.
+        cu_seq_lens_q: refused: a prefix-LM has one answer a row and is not packed.
+    """
 
     _tied_weights_keys: ClassVar[dict[str, str]] = {
         "lm_head.weight": "transformer.word_embeddings.weight"
@@ -260,24 +284,7 @@ class ChatGLM6BForConditionalGeneration(
         cu_seq_lens_q: Tensor | None = None,
         **_: Any,
     ) -> CausalLMOutputWithPast:
-        """Run the model.
-
-        Args:
-            input_ids: ``[B, T]``: context, mask token, ``<sop>``, answer.
-            attention_mask: ``[B, T]``, 1 = token, 0 = padding on either side; or the original's
-                ``[B, 1, T, S]``, True = hidden.
-            position_ids: ``[B, 2, T]`` (``[B, T]`` in the 1-D form); by default from the ids.
-            past_key_values: a transformers ``Cache`` that holds the whole prefix; ``cache`` is
-                its newer name. With it ``position_ids`` are needed.
-            cache: see ``past_key_values``.
-            inputs_embeds: ``[B, T, D]`` instead of ``input_ids``.
-            labels: ``[B, T]`` unshifted ids, -100 = not trained.
-            use_cache: fill a cache and return it.
-            output_hidden_states: return the input of each layer and the normed output.
-            logits_to_keep: the last so many positions (or an index tensor); 0 = all.
-            num_items_in_batch: trained tokens of the whole step. Given together with ``labels``,
-                the loss is Σ nll over it, computed in chunks, and no logits are returned.
-            cu_seq_lens_q: refused: a prefix-LM has one answer a row and is not packed.
+        """Run the model; see the class for the arguments.
 
         Raises:
             ModelError: a row lacks its mask token or ``<sop>``, or rows are packed.

@@ -231,7 +231,27 @@ def default_positions(
 
 
 class ChatGLMForConditionalGeneration(ChunkedLossMixin, ChatGLMPreTrainedModel, GenerationMixin):
-    """ChatGLM2, ChatGLM3 or GLM-4-9B with its language head."""
+    """ChatGLM2, ChatGLM3 or GLM-4-9B with its language head.
+
+    ``forward`` takes:
+        input_ids: ``[B, T]``.
+        attention_mask: ``[B, past + T]``, 1 = token, 0 = padding on either side.
+        position_ids: ``[B, T]``; by default tokens are counted, padding left out.
+        past_key_values: a transformers ``Cache``; ``cache`` is its newer name.
+        cache: see ``past_key_values``.
+        inputs_embeds: ``[B, T, D]`` instead of ``input_ids``.
+        labels: ``[B, T]`` unshifted ids, -100 = not trained.
+        use_cache: fill a cache and return it.
+        output_hidden_states: return the input of each layer and the normed output.
+        logits_to_keep: the last so many positions (or an index tensor); 0 = all.
+        num_items_in_batch: trained tokens of the whole step. Given together with ``labels``,
+            the loss is Σ nll over it, computed in chunks, and no logits are returned.
+        cu_seq_lens_q: int32 ``[documents + 1]``, bounds of the documents of packed rows over
+            the flattened ``B * T`` tokens; ``position_ids`` restart at each.
+        cu_seq_lens_k: the same bounds (transformers passes both).
+        max_length_q: the longest document, in tokens.
+        max_length_k: the same.
+    """
 
     _tied_weights_keys: ClassVar[dict[str, str]] = {
         "transformer.output_layer.weight": "transformer.embedding.word_embeddings.weight"
@@ -274,26 +294,7 @@ class ChatGLMForConditionalGeneration(ChunkedLossMixin, ChatGLMPreTrainedModel, 
         max_length_k: int | None = None,
         **_: Any,
     ) -> CausalLMOutputWithPast:
-        """Run the model.
-
-        Args:
-            input_ids: ``[B, T]``.
-            attention_mask: ``[B, past + T]``, 1 = token, 0 = padding on either side.
-            position_ids: ``[B, T]``; by default tokens are counted, padding left out.
-            past_key_values: a transformers ``Cache``; ``cache`` is its newer name.
-            cache: see ``past_key_values``.
-            inputs_embeds: ``[B, T, D]`` instead of ``input_ids``.
-            labels: ``[B, T]`` unshifted ids, -100 = not trained.
-            use_cache: fill a cache and return it.
-            output_hidden_states: return the input of each layer and the normed output.
-            logits_to_keep: the last so many positions (or an index tensor); 0 = all.
-            num_items_in_batch: trained tokens of the whole step. Given together with ``labels``,
-                the loss is Σ nll over it, computed in chunks, and no logits are returned.
-            cu_seq_lens_q: int32 ``[documents + 1]``, bounds of the documents of packed rows over
-                the flattened ``B * T`` tokens; ``position_ids`` restart at each.
-            cu_seq_lens_k: the same bounds (transformers passes both).
-            max_length_q: the longest document, in tokens.
-            max_length_k: the same.
+        """Run the model; see the class for the arguments.
 
         Raises:
             ModelError: packed rows came with a mask or a filled cache.
