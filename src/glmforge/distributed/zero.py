@@ -6,8 +6,9 @@ adapters, export.
 """
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 
 import torch
 from torch import nn
@@ -27,8 +28,10 @@ def deepspeed_running() -> Iterator[None]:
     """
     linear = functional.linear
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    import deepspeed
-    import deepspeed.ops
+    # Its logger keeps the standard output of this moment, which is for results here.
+    with redirect_stdout(sys.stderr):
+        import deepspeed
+        import deepspeed.ops
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(verbose=False, dist_init_required=None)

@@ -192,7 +192,12 @@ sys.exit(75)
 def start_launcher(folder: Path, *, leaves: bool) -> "subprocess.Popen[str]":
     program = COUNT.format(folder=str(folder), leaves=leaves)
     code = LAUNCHER.format(folder=str(Path(__file__).parent), program=program)
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(folder)},
+    )
     end = time.monotonic() + 30
     while not all((folder / f"{rank}.ready").exists() for rank in (0, 1)):
         assert time.monotonic() < end
