@@ -6,7 +6,9 @@ every run and have no deadline: the machine that runs them may be busy.
 """
 
 import importlib.util
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             for item in on_gpu:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and there is none"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Let a failed test report half of a surrogate pair: pytest-xdist sends reports as UTF-8."""
+    return encodable((yield))
+
+
+def encodable(value: Any) -> Any:
+    """The same value with every text in it made valid UTF-8."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {encodable(key): encodable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(encodable(inner) for inner in value)
+    return value
 
 
 @pytest.fixture(scope="session")
