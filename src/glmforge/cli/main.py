@@ -5,10 +5,12 @@ signal with a checkpoint, 130 interrupted. What fails on several ranks is printe
 """
 
 import importlib.metadata
+import logging
 import platform
 import shlex
 import sys
 import traceback
+import warnings
 from typing import Annotated
 
 import typer
@@ -66,6 +68,7 @@ def main() -> int:
     Raises:
         SystemExit: with status 3, after our own bug was reported.
     """
+    _quiet_libraries()
     try:
         app(prog_name="glmforge")
     except SystemExit as end:
@@ -79,6 +82,15 @@ def main() -> int:
         tell(_world(), OUR_BUG, _bug_report())
         raise SystemExit(OUR_BUG) from error
     return 0
+
+
+def _quiet_libraries() -> None:
+    """Keep libraries' chatter off: stdout is for results, stderr for what the user should read.
+
+    DeepSpeed logs to stdout, at import already; transformers and peft warn of each other's names.
+    """
+    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
+    warnings.simplefilter("ignore", FutureWarning)
 
 
 def _world() -> World:

@@ -18,6 +18,7 @@ from glmforge.data import (
     Batch,
     BatchPlan,
     Conversation,
+    Example,
     ExampleSet,
     PackedRows,
     build_examples,
@@ -29,10 +30,11 @@ from glmforge.data import (
 )
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import ConfigError, TrainingError
-from glmforge.models import family_of, load_config, load_model, new_model
+from glmforge.models import family_of, load_config, load_model, load_tokenizer, new_model
 from glmforge.models.layers import checkpoint_layers, compile_layers
-from glmforge.plan.batch import BatchSizes
-from glmforge.train.engine import torch_dtype
+from glmforge.plan.batch import BatchSizes, batch_sizes
+from glmforge.plan.deepspeed_config import EngineSettings, read_map, write_config
+from glmforge.train.engine import pick_precision, torch_dtype
 
 Say = Callable[[str], None]
 
@@ -61,6 +63,13 @@ class TrainingData:
             packed=self.packed,
             pad_id=self.pad_id,
         )
+
+    def examples(self) -> dict[str, Sequence[Example]]:
+        """Return the encoded examples by part ("train", "validation")."""
+        found = {"train": self.train.examples}
+        if self.validation is not None:
+            found["validation"] = self.validation.examples
+        return found
 
     def eval_batches(self, ranks: Ranks, micro_batch: int) -> list[Batch]:
         """Return this rank's share of the validation rows."""
@@ -165,15 +174,24 @@ def total_steps(config: RunConfig, plan: BatchPlan) -> int:
     return math.ceil(plan.steps_per_epoch * config.training.num_train_epochs)
 
 
-def prepare_model(config: RunConfig, precision: str, ranks: Ranks, say: Say) -> Any:
-    """Load (or make) the model in its training dtype on this rank's device, adapters added.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """What will be built, known before any weight is read."""
+
+    config: Any
+    """The model's own configuration (config.json)."""
+    lora: LoraSettings | None
+
+
+def plan_model(config: RunConfig) -> ModelPlan:
+    """Check the model's shape against the run's settings, on no memory.
 
     Raises:
-        AdapterError: LoRA targets that match nothing, checked before any weight is read.
-        ModelError: the directory cannot be loaded.
+        AdapterError: LoRA targets that match nothing.
         ConfigError: max_length is longer than the model's positions.
+        ModelError: no readable config.json, or one of no known model.
     """
-    directory, dtype = config.model.model_name_or_path, torch_dtype(precision)
+    directory = config.model.model_name_or_path
     model_config = load_config(directory)
     positions = getattr(model_config, "max_position_embeddings", None)
     if positions is not None and config.data.max_length > positions:
@@ -181,25 +199,91 @@ def prepare_model(config: RunConfig, precision: str, ranks: Ranks, say: Say) -> 
             f"data.max_length is {config.data.max_length} tokens, but {directory} has "
             f"{positions} positions: write data.max_length={positions} or less"
         )
-    lora = None
-    if config.method == "lora":
-        lora = LoraSettings(
-            r=config.lora.r,
-            lora_alpha=config.lora.lora_alpha,
-            lora_dropout=config.lora.lora_dropout,
-            target_modules=check_targets(
-                _empty_model(model_config),
-                config.lora.target_modules,
-                family_of(model_config).lora_targets,
-            ),
-        )
+    if config.method != "lora":
+        return ModelPlan(config=model_config, lora=None)
+    targets = check_targets(
+        _empty_model(model_config),
+        config.lora.target_modules,
+        family_of(model_config).lora_targets,
+    )
+    lora = LoraSettings(
+        r=config.lora.r,
+        lora_alpha=config.lora.lora_alpha,
+        lora_dropout=config.lora.lora_dropout,
+        target_modules=targets,
+    )
+    return ModelPlan(config=model_config, lora=lora)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """Everything about a run that can be known without its weights."""
+
+    sizes: BatchSizes
+    precision: str
+    engine_config: dict[str, Any]
+    model: ModelPlan
+    tokenizer: Any
+    data: TrainingData
+    order: BatchPlan
+    total_steps: int
+
+
+def plan_run(config: RunConfig, ranks: Ranks, say: Say) -> RunPlan:
+    """Work out and check sizes, engine config, model shape, data and length of a run.
+
+    Raises:
+        ConfigError, ModelError, AdapterError, DataError, TrainingError: what is wrong, before any
+            weight is read.
+    """
+    training = config.training
+    precision = pick_precision(training.precision, ranks.device)
+    sizes = batch_sizes(
+        training.per_device_train_batch_size,
+        training.gradient_accumulation_steps,
+        ranks.world_size,
+        packing=config.data.packing,
+    )
+    engine_config = write_config(
+        EngineSettings(sizes=sizes, precision=precision, max_grad_norm=training.max_grad_norm),
+        read_map(config.deepspeed),
+    )
+    stage = engine_config["zero_optimization"]["stage"]
+    say(f"{ranks.device.type}, {precision}, ZeRO-{stage}; {sizes.sentence()} rows a step")
+    model = plan_model(config)
+    tokenizer = load_tokenizer(config.model.model_name_or_path)
+    data = prepare_data(config, tokenizer, say)
+    order = data.plan(sizes, training.seed)
+    steps = total_steps(config, order)
+    say(f"{len(data.train_rows)} rows, {order.steps_per_epoch} steps an epoch, {steps} in all")
+    return RunPlan(
+        sizes=sizes,
+        precision=precision,
+        engine_config=engine_config,
+        model=model,
+        tokenizer=tokenizer,
+        data=data,
+        order=order,
+        total_steps=steps,
+    )
+
+
+def prepare_model(
+    config: RunConfig, plan: ModelPlan, precision: str, ranks: Ranks, say: Say
+) -> Any:
+    """Load (or make) the model in its training dtype on this rank's device, adapters added.
+
+    Raises:
+        ModelError: the directory's weights cannot be loaded.
+    """
+    directory, dtype = config.model.model_name_or_path, torch_dtype(precision)
     if config.model.from_scratch:
         say(f"model: random weights from {directory}/config.json (model.from_scratch)")
-        model = new_model(model_config, dtype=dtype).to(ranks.device)
+        model: Any = new_model(plan.config, dtype=dtype).to(ranks.device)
     else:
         model = load_model(directory, dtype=dtype, device=ranks.device)
-    if lora is not None:
-        model = add_lora(model, lora)
+    if plan.lora is not None:
+        model = add_lora(model, plan.lora)
     else:
         model.requires_grad_(True)
     if config.training.gradient_checkpointing:

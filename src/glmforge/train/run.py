@@ -16,16 +16,13 @@ from glmforge.distributed.collectives import Ranks, process_group
 from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
 from glmforge.errors import CheckpointError
-from glmforge.models import load_tokenizer
-from glmforge.plan.batch import batch_sizes
-from glmforge.plan.deepspeed_config import EngineSettings, read_map, write_config
 from glmforge.train import rundir
 from glmforge.train.checkpoint import load_checkpoint, newest_complete
-from glmforge.train.engine import OptimizerSettings, build_engine, pick_precision
+from glmforge.train.engine import OptimizerSettings, build_engine
 from glmforge.train.loop import train_loop
 from glmforge.train.metrics import Recorder
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
-from glmforge.train.prepare import TrainingData, prepare_data, prepare_model, total_steps
+from glmforge.train.prepare import plan_run, prepare_model
 from glmforge.train.session import Session
 from glmforge.train.signals import SignalFlag, watch_signals
 from glmforge.train.state import Progress, seed_everything
@@ -123,74 +120,49 @@ def _prepare(
     say = _sayer(ranks)
     training = config.training
     seed_everything(training.seed)
-    precision = pick_precision(training.precision, ranks.device)
-    sizes = batch_sizes(
-        training.per_device_train_batch_size,
-        training.gradient_accumulation_steps,
-        ranks.world_size,
-        packing=config.data.packing,
-    )
-    engine_config = write_config(
-        EngineSettings(sizes=sizes, precision=precision, max_grad_norm=training.max_grad_norm),
-        read_map(config.deepspeed),
-    )
-    zero_stage = engine_config["zero_optimization"]["stage"]
-    say(f"{ranks.device.type}, {precision}, ZeRO-{zero_stage}; {sizes.sentence()} rows a step")
-    tokenizer = load_tokenizer(config.model.model_name_or_path)
-    data = prepare_data(config, tokenizer, say)
-    plan = data.plan(sizes, training.seed)
-    steps = total_steps(config, plan)
-    say(f"{len(data.train_rows)} rows, {plan.steps_per_epoch} steps an epoch, {steps} steps in all")
-    manifest = rundir.data_manifest(data.files, _examples(data))
+    planned = plan_run(config, ranks, say)
+    manifest = rundir.data_manifest(planned.data.files, planned.data.examples())
     if resuming:
         rundir.check_same_run(directory, config.to_yaml(), manifest)
-    model = prepare_model(config, precision, ranks, say)
-    engine = build_engine(model, engine_config, _optimizer(config))
+    model = prepare_model(config, planned.model, planned.precision, ranks, say)
+    engine = build_engine(model, planned.engine_config, _optimizer(config))
     if ranks.is_main and not resuming:
         rundir.write_run_files(
             directory,
             config_yaml=config.to_yaml(),
-            deepspeed_config=engine_config,
+            deepspeed_config=planned.engine_config,
             manifest=manifest,
         )
-    progress = Progress()
     if resuming:
         progress = _resume(engine, directory, ranks, say, is_lora=config.method == "lora")
     else:
+        progress = Progress()
         seed_everything(training.seed + ranks.rank)  # dropout differs from rank to rank
     recorder = Recorder(
         directory,
         is_main=ranks.is_main,
         logging_steps=training.logging_steps,
-        total_steps=steps,
+        total_steps=planned.total_steps,
         start=progress.step,
     )
+    fixed_width = ranks.device.type == "cuda" and config.data.packing  # one shape to compile for
     return Session(
         config=config,
         directory=directory,
         ranks=ranks,
         engine=engine,
-        tokenizer=tokenizer,
-        plan=plan,
-        sizes=sizes,
-        total_steps=steps,
-        eval_batches=data.eval_batches(ranks, training.per_device_eval_batch_size),
-        prompts=data.prompts,
+        tokenizer=planned.tokenizer,
+        plan=planned.order,
+        sizes=planned.sizes,
+        total_steps=planned.total_steps,
+        eval_batches=planned.data.eval_batches(ranks, training.per_device_eval_batch_size),
+        prompts=planned.data.prompts,
         recorder=recorder,
         signals=signals,
         progress=progress,
-        zero_stage=zero_stage,
-        pad_to=config.data.max_length
-        if ranks.device.type == "cuda" and config.data.packing
-        else None,
+        zero_stage=planned.engine_config["zero_optimization"]["stage"],
+        pad_to=config.data.max_length if fixed_width else None,
     )
-
-
-def _examples(data: TrainingData) -> dict[str, Any]:
-    found = {"train": data.train.examples}
-    if data.validation is not None:
-        found["validation"] = data.validation.examples
-    return found
 
 
 def _optimizer(config: RunConfig) -> OptimizerSettings:
