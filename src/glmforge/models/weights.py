@@ -21,14 +21,16 @@ from torch import Tensor
 
 from glmforge.errors import ModelError
 
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """One tensor of a checkpoint: its shape and the file that holds it."""
+    """One tensor of a checkpoint: its shape, torch's name of its dtype, the file that holds it."""
 
     shape: tuple[int, ...]
+    dtype: str
     file: Path
 
 
@@ -76,11 +78,15 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
         if file.suffix == ".safetensors":
             with _opened(file) as shard:
                 for name in shard.keys():  # noqa: SIM118 (safe_open is no mapping)
-                    shape = tuple(shard.get_slice(name).get_shape())
-                    table[name] = StoredTensor(shape=shape, file=file)
+                    header = shard.get_slice(name)
+                    dtype = _DTYPES.get(header.get_dtype(), header.get_dtype())
+                    table[name] = StoredTensor(
+                        shape=tuple(header.get_shape()), dtype=dtype, file=file
+                    )
         else:
             for name, tensor in _read_bin(file).items():
-                table[name] = StoredTensor(shape=tuple(tensor.shape), file=file)
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                table[name] = StoredTensor(shape=tuple(tensor.shape), dtype=dtype, file=file)
     return table
 
 
