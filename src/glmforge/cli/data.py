@@ -1,0 +1,187 @@
+"""`glmforge data check` and `glmforge data preview`: look at dialogues before training on them.
+
+Both take files, or `--config` for what a run would read. The work is in `glmforge.data`; exit
+status 1 of `check` means that training on the set would be a mistake.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from glmforge.errors import UsageError
+
+app = typer.Typer(
+    help="Check and preview training data.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Files = Annotated[list[Path] | None, typer.Argument(help="Data files, directories or hub names.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="Take them from a run config.")]
+Model = Annotated[
+    Path | None, typer.Option("--model", help="Model directory whose tokenizer is used.")
+]
+MaxLength = Annotated[int | None, typer.Option(min=8, help="Longest row (tokens).")]
+Labels = Annotated[str | None, typer.Option(help="all_turns, last_turn or official.")]
+Truncation = Annotated[str | None, typer.Option(help="What happens to a dialogue too long.")]
+Repair = Annotated[
+    list[str] | None, typer.Option(help="merge, trim, flatten or gbk; may be repeated.")
+]
+Column = Annotated[list[str] | None, typer.Option(help="OUR_FIELD=THEIR_FIELD; may be repeated.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    train: list[str]
+    validation: list[str]
+    model: Path | None
+    max_length: int
+    labels: str
+    truncation: str
+
+
+def _inputs(
+    files: list[Path] | None,
+    config: Path | None,
+    given: dict[str, Any],
+) -> _Inputs:
+    """Join what the command line and the config say; the command line wins."""
+    if bool(files) == (config is not None):
+        raise UsageError("give data files, or --config with a run config")
+    inputs = _Inputs(
+        train=[str(path) for path in files or []],
+        validation=[],
+        model=None,
+        max_length=2048,
+        labels="all_turns",
+        truncation="drop_last_turns",
+    )
+    if config is not None:
+        from glmforge.config import load_config_file
+
+        run = load_config_file(config)
+        inputs = _Inputs(
+            train=_listed(run.data.train),
+            validation=_listed(run.data.validation),
+            model=Path(run.model.model_name_or_path),
+            max_length=run.data.max_length,
+            labels=run.data.labels,
+            truncation=run.data.truncation,
+        )
+    return replace(inputs, **{name: value for name, value in given.items() if value is not None})
+
+
+def _listed(value: str | list[str] | None) -> list[str]:
+    return [] if value is None else [value] if isinstance(value, str) else list(value)
+
+
+def _columns(pairs: list[str] | None) -> dict[str, str]:
+    wrong = [pair for pair in pairs or [] if "=" not in pair]
+    if wrong:
+        raise UsageError(f"--column {wrong[0]}: write OUR_FIELD=THEIR_FIELD")
+    return dict(pair.split("=", 1) for pair in pairs or [])
+
+
+@app.command()
+def check(
+    files: Files = None,
+    config: ConfigFile = None,
+    model: Model = None,
+    validation: Annotated[
+        list[Path] | None, typer.Option(help="Held-out files, to find what they share.")
+    ] = None,
+    max_length: MaxLength = None,
+    labels: Labels = None,
+    truncation: Truncation = None,
+    repair: Repair = None,
+    column: Column = None,
+    show: Annotated[int, typer.Option(min=0, help="Problems written out.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Say whether training on FILES would be a mistake, and what to fix first."""
+    held_out = [str(path) for path in validation] if validation else None
+    given = {"model": model, "validation": held_out, "max_length": max_length,
+             "labels": labels, "truncation": truncation}  # fmt: skip
+    inputs = _inputs(files, config, given)
+    from glmforge.cli.output import print_json
+    from glmforge.data.quality import examine
+    from glmforge.data.quality_text import report_lines, report_values
+    from glmforge.data.sources import ReadOptions, iterate
+    from glmforge.data.verdict import blocks
+
+    options = ReadOptions(columns=_columns(column), repairs=tuple(repair or ()))
+    report = examine(
+        iterate(inputs.train, options),
+        validation=iterate(inputs.validation, options),
+        tokenizer=_tokenizer(inputs.model),
+        max_length=inputs.max_length,
+        labels=inputs.labels,  # type: ignore[arg-type]  # checked by limit_of
+        truncation=inputs.truncation,  # type: ignore[arg-type]
+    )
+    if as_json:
+        print_json(report_values(report))
+    else:
+        print("\n".join(report_lines(report, problems=show)))
+    if blocks(report):
+        raise typer.Exit(1)
+
+
+@app.command()
+def preview(
+    files: Files = None,
+    config: ConfigFile = None,
+    model: Model = None,
+    max_length: MaxLength = None,
+    labels: Labels = None,
+    truncation: Truncation = None,
+    repair: Repair = None,
+    column: Column = None,
+    row: Annotated[int, typer.Option(min=1, help="First row to show, from 1.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="How many rows.")] = 3,
+    flag: Annotated[str | None, typer.Option(help="Only rows with this flag.")] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Write the token ids too.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one page with all rows from --row on.")
+    ] = None,
+) -> None:
+    """Show rows token by token, trained spans coloured, in the terminal or as a page."""
+    given = {"model": model, "max_length": max_length, "labels": labels, "truncation": truncation}
+    inputs = _inputs(files, config, given)
+    if inputs.model is None:
+        raise UsageError("preview needs a tokenizer: --model DIRECTORY")
+    from itertools import islice
+
+    from glmforge.data.preview import preview_rows, terminal
+    from glmforge.data.preview_page import preview_page
+    from glmforge.data.sources import ReadOptions, iterate
+
+    options = ReadOptions(columns=_columns(column), repairs=tuple(repair or ()))
+    rows = preview_rows(
+        iterate(inputs.train, options),
+        _tokenizer(inputs.model),
+        max_length=inputs.max_length,
+        labels=inputs.labels,  # type: ignore[arg-type]  # checked by limit_of
+        truncation=inputs.truncation,  # type: ignore[arg-type]
+    )
+    chosen = (found for found in rows if flag is None or flag in found.flags)
+    if html is not None:
+        page = preview_page(islice(chosen, row - 1, None), ", ".join(inputs.train))
+        html.write_text(page, encoding="utf-8")
+        print(f"page written to {html}")
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for found in islice(chosen, row - 1, row - 1 + count):
+        console.print(terminal(found, ids=ids))
+
+
+def _tokenizer(model: Path | None) -> Any:
+    if model is None:
+        return None
+    from glmforge.models import load_tokenizer
+
+    return load_tokenizer(model)

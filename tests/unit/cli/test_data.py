@@ -1,0 +1,72 @@
+"""The commands `glmforge data check` and `glmforge data preview`."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from glmforge.cli.data import app
+from glmforge.errors import DataError, UsageError
+
+LINE = '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": "%s"}]}'
+
+
+@pytest.fixture
+def good(tmp_path):
+    path = tmp_path / "good.jsonl"
+    pairs = ("问一", "甲"), ("另一个问", "乙"), ("第三", "丙")
+    path.write_text("\n".join(LINE % pair for pair in pairs), encoding="utf-8")
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def test_check_says_that_a_good_set_is_good(good):
+    result = run("check", good)
+    assert result.exit_code == 0
+    assert "verdict: nothing speaks against training on this set" in result.output
+
+
+def test_check_ends_with_1_when_training_would_be_a_mistake(shared):
+    result = run("check", shared / "cases/D06/train.jsonl")
+    assert result.exit_code == 1
+    assert "verdict: do not train on this set yet" in result.output
+
+
+def test_check_prints_json_for_machines(good):
+    values = json.loads(run("check", good, "--json").output)
+    assert (values["records"], values["blocks"]) == (3, False)
+
+
+def test_check_finds_records_shared_with_validation(good):
+    result = run("check", good, "--validation", good)
+    assert result.exit_code == 1
+    assert "3 of 3 validation records" in result.output
+
+
+def test_preview_shows_rows_and_ids(shared, good):
+    model = shared / "tokenizers/chatglm3-6b"
+    result = run("preview", good, "--model", model, "--row", 2, "--count", 1, "--ids")
+    assert result.exit_code == 0
+    assert result.output.startswith("good.jsonl:2")
+    assert "<|assistant|>[64796]" in result.output
+
+
+def test_preview_writes_a_page(shared, good, tmp_path):
+    model = shared / "tokenizers/chatglm3-6b"
+    result = run("preview", good, "--model", model, "--html", tmp_path / "page.html")
+    assert result.exit_code == 0
+    assert "<!doctype html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_bad_calls_are_explained(good, tmp_path):
+    with pytest.raises(UsageError, match="data files, or --config"):
+        run("check")
+    with pytest.raises(UsageError, match="needs a tokenizer"):
+        run("preview", good)
+    with pytest.raises(UsageError, match="OUR_FIELD=THEIR_FIELD"):
+        run("check", good, "--column", "x")
+    with pytest.raises(DataError, match="no such file"):
+        run("check", tmp_path / "missing.jsonl")

@@ -1,0 +1,151 @@
+"""What a look at all records finds, and what it makes of it."""
+
+import json
+
+import pytest
+
+from glmforge.data import Conversation, Message
+from glmforge.data.quality import examine
+from glmforge.data.quality_text import report_lines, report_values
+from glmforge.data.similarity import near_copies, opening_of, pattern_of, topics
+from glmforge.data.sources import ReadOptions, iterate
+from glmforge.data.verdict import blocks, findings
+
+# Exact duplicate rows as SOURCE.txt of each set counts them.
+REAL_COPIES = {
+    "llamafactory_demo/alpaca_zh_demo.json": 8,
+    "llamafactory_demo/alpaca_en_demo.json": 14,
+    "llamafactory_demo/glaive_toolcall_zh_demo.json": 43,
+    "llamafactory_demo/glaive_toolcall_en_demo.json": 35,
+    "llamafactory_demo/v1_sft_demo.jsonl": 1,
+    "chatglm_efficient_tuning/oaast_sft_zh.json": 5,
+    "crosswoz/crosswoz_val_chat.jsonl": 0,
+}
+PAIRS = (
+    ("长江有多长？", "大约六千三百公里。"),
+    ("三加四等于几？", "等于七。"),
+    ("怎么做番茄炒蛋？", "先炒蛋，再放番茄。"),
+    ("请推荐一本讲明史的书。", "可以读万历十五年。"),
+    ("猫为什么呼噜？", "多半是因为放松。"),
+    ("写一句关于秋天的诗。", "一叶落而知天下秋。"),
+    ("北京到上海坐高铁要多久？", "四个半到六个小时。"),
+    ("什么是递归函数？", "自己调用自己的函数。"),
+    ("光速是多少？", "每秒约三十万公里。"),
+    ("谁写了红楼梦？", "曹雪芹。"),
+)
+
+
+def record(question, answer, line=1):
+    messages = (
+        Message(role="user", content=question),
+        Message(role="assistant", content=answer),
+    )
+    return Conversation(messages=messages, source=f"x:{line}")
+
+
+def good():
+    return [record(*pair, line) for line, pair in enumerate(PAIRS, 1)]
+
+
+def texts(report):
+    return " | ".join(str(finding) for finding in findings(report))
+
+
+@pytest.mark.parametrize("name", REAL_COPIES)
+def test_exact_copies_of_the_real_sets_are_counted_as_their_description_does(shared, name):
+    report = examine(iterate(shared / "data" / name, ReadOptions()))
+    assert report.exact_copies == REAL_COPIES[name]
+
+
+def test_a_good_set_gets_a_good_verdict(stub):
+    report = examine(good(), tokenizer=stub["chatglm3"])
+    assert not blocks(report)
+    assert report_lines(report)[-1] == "verdict: nothing speaks against training on this set"
+    assert report.tokens.counts.rows == 10
+    assert sum(count for _, count in report.tokens.bins) == 10
+
+
+def test_faulty_records_block_and_name_the_first_one():
+    report = examine([*good(), record("q", "", 11)])
+    assert blocks(report)
+    assert "empty-content: 1 (9.1% of the records), first x:11" in texts(report)
+
+
+def test_a_warning_never_hides_an_error_of_the_same_rule():
+    report = examine([record("q", "", 1), record("", "a", 2)])
+    assert report.levels["empty-content"] == "error"
+
+
+def test_placeholders_block_when_they_are_many(shared):
+    report = examine(iterate(shared / "data/llamafactory_demo/identity.json", ReadOptions()))
+    assert report.rules["placeholder"] == 85
+    assert blocks(report)
+    assert "{{name}}" in texts(report)
+
+
+def test_near_copies_are_found_and_different_records_are_not():
+    long = "从北京到上海坐高铁大约需要四个半小时到六个小时，具体时间要看车次和停站的多少。" * 2
+    found = near_copies([long, "完全不同的一句话，讲的是猫为什么会发出呼噜的声音。", long + "谢谢"])
+    assert [(copy.index, copy.earlier) for copy in found] == [(2, 0)]
+    assert found[0].share > 0.8
+
+
+def test_validation_records_that_are_trained_on_block():
+    held = [*good()[:2], record("另一个问题是什么呢？", "另一个回答。", 99)]
+    report = examine(good(), validation=held)
+    assert (report.overlap, report.validation_records) == (2, 3)
+    assert blocks(report)
+    assert "2 of 3 validation records" in texts(report)
+
+
+def test_one_answer_for_everything_blocks():
+    report = examine(record(question, "好的。") for question, _ in PAIRS)
+    assert blocks(report)
+    assert "one answer pattern makes 100% of all answers: '好的。'" in texts(report)
+
+
+def test_questions_of_one_pattern_are_found(shared):
+    report = examine(iterate(shared / "data/chatglm6b_improve/data_sample.jsonl", ReadOptions()))
+    assert report.patterns[0].count == 100
+    assert "100% of the questions open alike ('请根据以下标签为')" in texts(report)
+
+
+def test_patterns_forget_numbers_quotations_and_foreign_words():
+    assert pattern_of("订单“A1”在 3.5 天内到 Paris 吗") == "订单“…”在 0 天内到 A 吗"
+    assert opening_of("What is the capital of France?") == "what is the capital"
+
+
+def test_topics_group_by_length_and_keywords():
+    names = topics(
+        ["订酒店便宜吗", "订酒店远吗", "天气如何呀", "猫吃鱼吗", "红楼梦谁写", "光速多少"]
+    )
+    assert names[0] == names[1]
+    assert "酒店" in names[0]
+    assert names[0] != names[2]
+
+
+def test_records_over_the_limit_are_counted_with_what_happens_to_them(stub):
+    long = [record("问" * 50, "答" * 60, 20 + n) for n in range(3)]
+    report = examine([*good(), *long], tokenizer=stub["chatglm3"], max_length=64)
+    assert (report.tokens.overlong, report.tokens.counts.dropped) == (3, 3)
+    assert (report.tokens.counts.records, report.tokens.counts.rows) == (13, 10)
+    assert blocks(report)
+    assert "3 records (23.1%) are longer than max_length (3 dropped as too long)" in texts(report)
+
+
+def test_texts_that_the_tokenizer_changes_are_counted_with_an_example(real_tokenizer):
+    report = examine([*good(), record("全角ＡＢＣ１２３", "好", 11)],
+                     tokenizer=real_tokenizer("chatglm-6b"))  # fmt: skip
+    assert report.tokens.changed_texts >= 1
+    assert "→" in report.tokens.changed_example
+
+
+def test_an_empty_set_blocks():
+    assert blocks(examine([]))
+
+
+def test_the_report_is_printable_and_plain(shared):
+    for case in ("D06", "D12"):
+        report = examine(iterate(shared / f"cases/{case}/train.jsonl", ReadOptions()))
+        assert all(line.isprintable() for line in report_lines(report))
+        json.dumps(report_values(report)).encode("utf-8")
