@@ -70,6 +70,7 @@ def load_model(
     dtype: torch.dtype | None = None,
     device: str | torch.device | None = None,
     attention: Attention = "auto",
+    quantization: Any = None,
 ) -> PreTrainedModel:
     """Load a model in evaluation mode.
 
@@ -78,6 +79,7 @@ def load_model(
         dtype: of the weights; by default float32 on the CPU, the config's own elsewhere.
         device: by default the CPU.
         attention: ``eager`` is the slow oracle; ``auto`` picks the fastest kernel.
+        quantization: transformers' ``BitsAndBytesConfig``, to load in 4 or 8 bit (CUDA).
 
     Raises:
         ModelError: the directory is incomplete or damaged, its tensors are not this model's, or
@@ -95,6 +97,7 @@ def load_model(
         dtype=dtype,
         attn_implementation=attention_for(config, attention),
         device_map=None if place.type == "cpu" else {"": place},
+        quantization_config=quantization,
         output_loading_info=True,
     )
     _refuse_differences(path, info)

@@ -5,6 +5,7 @@ import torch
 from generations import GENERATIONS, TRANSFORMERS_OWN
 
 from glmforge.errors import ModelError
+from glmforge.models import load_model
 from glmforge.models.head import CACHE_FIELD
 
 TOLERANCE = 2e-5  # fp32, logits of size ~10: summation order only
@@ -205,3 +206,28 @@ def test_compiled_layers_give_the_plain_layers_gradients(model):
     model(ids, labels=ids, num_items_in_batch=8).loss.backward()
     for before, value in zip(plain, model.parameters()):
         assert (before - value.grad).norm() <= 1e-6 * before.norm()
+
+
+# PEFT 0.21 still reads the name that transformers 5.24 deprecates.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize("method", [{}, {"use_dora": True}, {"use_rslora": True}])
+def test_adapters_have_the_names_that_remote_code_gives_them_and_load_again(
+    tiny_model, tmp_path, method
+):
+    peft = pytest.importorskip("peft")
+    base = tiny_model("chatglm3")
+    base.save_pretrained(tmp_path / "base")
+    targets = ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]
+    config = peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False, **method)
+    model = peft.get_peft_model(base, config).eval()
+    names = set(peft.get_peft_model_state_dict(model))
+    prefix = "base_model.model.transformer.encoder.layers.1"
+    assert f"{prefix}.self_attention.query_key_value.lora_A.weight" in names
+    assert f"{prefix}.mlp.dense_4h_to_h.lora_B.weight" in names
+    model.save_pretrained(tmp_path / "adapter")
+    again = peft.PeftModel.from_pretrained(load_model(tmp_path / "base"), tmp_path / "adapter")
+    ids = ids_of(9)
+    expected = logits_of(model, ids)
+    assert torch.equal(expected, logits_of(again.eval(), ids))
+    merged = again.merge_and_unload()
+    assert (expected - logits_of(merged, ids)).abs().max() <= TOLERANCE
