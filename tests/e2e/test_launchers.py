@@ -120,3 +120,10 @@ def test_sigterm_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
     assert process.returncode == 75, err
     assert "Traceback" not in err
     assert list((project.directory / "run" / "checkpoints").glob("step-*/manifest.json"))
+    before = len(project.steps())
+    again = project.start("glmforge", "train", "c.yaml", "--nproc", "2", "--resume", "auto")
+    wait_for(lambda: len(project.steps()) > before, 120)
+    again.send_signal(signal.SIGINT)
+    _, err = again.communicate(timeout=120)
+    assert again.returncode == 75, err
+    assert [row["step"] for row in project.steps()] == list(range(1, len(project.steps()) + 1))
