@@ -12,14 +12,15 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glmforge.data import encode_conversation
+    from glmforge.data import encode_conversation, encode_rows
     from glmforge.models import load_model, load_tokenizer
     from glmforge.train import train
 
-__all__ = ["encode_conversation", "load_model", "load_tokenizer", "train"]
+__all__ = ["encode_conversation", "encode_rows", "load_model", "load_tokenizer", "train"]
 
 _LAZY = {
     "encode_conversation": "glmforge.data",
+    "encode_rows": "glmforge.data",
     "load_model": "glmforge.models",
     "load_tokenizer": "glmforge.models",
     "train": "glmforge.train",

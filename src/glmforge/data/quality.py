@@ -105,16 +105,7 @@ def examine(
         else:
             conversations.append(item)
             problems.extend(check(item))
-    rules: Counter[str] = Counter()
-    examples: dict[str, list[str]] = {}
-    levels: dict[str, str] = {}
-    for problem in problems:
-        rules[problem.rule] += 1
-        if levels.get(problem.rule) != "error":
-            levels[problem.rule] = problem.level
-        shown = examples.setdefault(problem.rule, [])
-        if len(shown) < 3:
-            shown.append(str(problem))
+    rules, levels, examples = _by_rule(problems)
     copies = _Copies(conversations)
     held = [item for item in validation if isinstance(item, Conversation)]
     overlap = [c.source for c in held if copies.holds(c)]
@@ -122,9 +113,9 @@ def examine(
     long_answers, median = _outliers(conversations, lengths)
     return Report(
         records=len(conversations) + unread,
-        rules=dict(rules.most_common()),
+        rules=rules,
         levels=levels,
-        examples={rule: tuple(shown) for rule, shown in examples.items()},
+        examples=examples,
         turns=len(answers) / len(conversations) if conversations else 0.0,
         exact_copies=copies.exact,
         near_copies=copies.near,
@@ -142,6 +133,22 @@ def examine(
         else _tokens(conversations, tokenizer, max_length, labels, truncation),
         problems=tuple(problems),
     )
+
+
+def _by_rule(
+    problems: Sequence[Problem],
+) -> tuple[dict[str, int], dict[str, str], dict[str, tuple[str, ...]]]:
+    """Number, worst level and first three problems of every rule, the most frequent first."""
+    counted = Counter(problem.rule for problem in problems)
+    levels: dict[str, str] = {}
+    examples: dict[str, tuple[str, ...]] = {}
+    for problem in problems:
+        if levels.get(problem.rule) != "error":
+            levels[problem.rule] = problem.level
+        shown = examples.get(problem.rule, ())
+        if len(shown) < 3:
+            examples[problem.rule] = (*shown, str(problem))
+    return dict(counted.most_common()), levels, examples
 
 
 class _Copies:

@@ -48,6 +48,22 @@ def train_vocabulary(
     lines = list(_lines(texts))
     if not lines:
         raise DataError("there is no text to train a vocabulary on; give files with dialogues")
+    model = _train(lines, vocab_size, character_coverage)
+    out = Path(out_dir)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "tokenizer.model").write_bytes(model)
+    config = {
+        "name_or_path": name,
+        "tokenizer_class": "ChatGLMTokenizer",
+        "remove_space": False,
+        "do_lower_case": False,
+    }
+    text = json.dumps(config, indent=2, ensure_ascii=False)
+    (out / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+    return out
+
+
+def _train(lines: list[str], vocab_size: int, character_coverage: float) -> bytes:
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -72,18 +88,7 @@ def train_vocabulary(
             f"no vocabulary of {vocab_size} pieces can be made of {len(lines):,} lines "
             f"({str(error).strip().splitlines()[-1][-160:]}); use more text or a smaller size"
         ) from error
-    out = Path(out_dir)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "tokenizer.model").write_bytes(model.getvalue())
-    config = {
-        "name_or_path": name,
-        "tokenizer_class": "ChatGLMTokenizer",
-        "remove_space": False,
-        "do_lower_case": False,
-    }
-    text = json.dumps(config, indent=2, ensure_ascii=False)
-    (out / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
-    return out
+    return model.getvalue()
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:

@@ -165,3 +165,11 @@ def test_a_dialogue_without_an_answer_is_refused(stub):
 def test_unknown_labels_are_named_with_the_known_ones(stub):
     with pytest.raises(DataError, match=r"'every'.*all_turns, last_turn, official"):
         encode_rows(dialogue([("a", "b")]), stub["chatglm3"], labels="every")
+
+
+def test_the_encoders_are_public(stub):
+    import glmforge
+
+    messages = dialogue([("a", "b")])
+    rows = glmforge.encode_rows(messages, stub["chatglm3"])
+    assert rows == [glmforge.encode_conversation(messages, stub["chatglm3"])]
