@@ -42,13 +42,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_help_lists_the_commands_that_exist(run: Run) -> None:
     result = run("--help")
     assert result.code == 0
-    for command in ("demo", "train", "export", "chat", "tokenizer"):
+    for command in ("demo", "train", "data", "export", "chat", "tokenizer"):
         assert f"  {command} " in result.out
     for command in ("plan", "doctor", "serve", "report"):
         assert f"  {command} " not in result.out
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "export", "chat", "tokenizer train"])
+@pytest.mark.parametrize(
+    "command", ["demo", "train", "data check", "export", "chat", "tokenizer train"]
+)
 def test_every_command_has_help_and_the_launcher_options_stay_out_of_it(
     run: Run, command: str
 ) -> None:
