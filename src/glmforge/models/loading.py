@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from glmforge.errors import ModelError
 from glmforge.models.families import family_of
@@ -63,6 +64,16 @@ def new_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> P
         torch.set_default_dtype(before)
     config.dtype = dtype
     return model
+
+
+def unfilled_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Build a model whose weights hold anything, for `weights.fill` to write.
+
+    Made for ZeRO-3: under ``deepspeed.zero.Init`` each rank keeps its part of each parameter, and
+    `fill` reads the checkpoint tensor by tensor, so that no rank ever holds the whole model.
+    """
+    with no_init_weights():
+        return new_model(config, dtype)
 
 
 def load_model(

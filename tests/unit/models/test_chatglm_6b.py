@@ -179,6 +179,22 @@ def test_recomputing_layers_in_backward_changes_no_gradient(model):
     assert all(torch.equal(a, b) for a, b in zip(*gradients))
 
 
+# Dynamo itself looks at the .grad of a layer's input, which is no leaf.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_compiled_layers_give_the_plain_layers_gradients(model):
+    from glmforge.models.layers import decoder_layers
+
+    ids = row([10, 11], [20, 21, EOP])
+    model(ids, labels=ids, num_items_in_batch=6).loss.backward()
+    plain = [value.grad.clone() for value in model.parameters()]
+    model.zero_grad()
+    for layer in decoder_layers(model):
+        layer.compile(backend="eager", fullgraph=True)
+    model(ids, labels=ids, num_items_in_batch=6).loss.backward()
+    for before, value in zip(plain, model.parameters()):
+        assert (before - value.grad).norm() <= 1e-6 * before.norm()
+
+
 def test_packed_rows_are_refused(model):
     with pytest.raises(ModelError, match="packing"):
         model(row([10], [11]), cu_seq_lens_q=torch.tensor([0, 4]))

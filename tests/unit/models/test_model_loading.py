@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from glmforge.errors import ModelError
 from glmforge.models import load_config, load_model, new_model
 from glmforge.models.configuration import ChatGLMConfig
+from glmforge.models.loading import unfilled_model
 from glmforge.models.weights import fill, stored_tensors, stream_tensors, weight_files
 
 QKV = "transformer.encoder.layers.0.self_attention.query_key_value.weight"
@@ -211,7 +212,7 @@ def test_the_same_seed_makes_the_same_new_model(tmp_path, generation):
 
 def test_weights_can_be_filled_in_shard_by_shard(directory, tensors):
     rewrite(directory, tensors, "sharded safetensors")
-    model = new_model(load_config(directory))
+    model = unfilled_model(load_config(directory))
     with torch.no_grad():
         fill(model, directory, lambda parameter, tensor: parameter.copy_(tensor))
     assert all(torch.equal(value, tensors[name]) for name, value in model.state_dict().items())

@@ -161,6 +161,32 @@ def test_hidden_states_are_the_input_of_each_layer_and_the_normed_output(model):
     assert torch.equal(logits, output.logits)
 
 
+def test_generation_returns_hidden_states_and_scores_where_asked(model):
+    output = model.generate(
+        ids_of(6),
+        max_new_tokens=3,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        output_hidden_states=True,
+        output_scores=True,
+    )
+    assert len(output.scores) == 3
+    assert [states[-1].shape[1] for states in output.hidden_states] == [6, 1, 1]
+
+
+def test_more_vocabulary_rows_keep_the_old_logits_and_the_chunked_loss(model):
+    ids = ids_of(9)
+    before = logits_of(model, ids)
+    model.resize_token_embeddings(520, mean_resizing=False)
+    assert model.config.vocab_size == 520
+    assert (logits_of(model, ids)[..., :512] - before).abs().max() <= TOLERANCE
+    mean = model(ids, labels=ids).loss
+    summed = model(ids, labels=ids, num_items_in_batch=8).loss
+    assert summed.item() == pytest.approx(mean.item(), rel=1e-6)
+
+
 def test_recomputing_layers_in_backward_changes_no_gradient(model):
     from glmforge.models.layers import checkpoint_layers
 
