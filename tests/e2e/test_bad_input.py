@@ -104,8 +104,8 @@ def test_ranks_of_a_foreign_launcher_say_it_once(project: Project, tmp_path: Pat
     assert "data.train 'none.jsonl' does not exist" in "".join(printed)
 
 
-def test_nproc_under_a_foreign_launcher_is_refused(project: Project) -> None:
-    variables = SRUN | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+def test_nproc_under_a_foreign_launcher_is_refused(project: Project, tmp_path: Path) -> None:
+    variables = SRUN | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "TMPDIR": str(tmp_path)}
     done = project.run("glmforge", "train", "c.yaml", "--nproc", "2", **variables)
     assert done.returncode == 2
     assert "--nproc: slurm has started this program with 2 process(es)" in done.stderr
