@@ -24,6 +24,7 @@ class RoleStyle:
     ``prefix``: control tokens that open every row. ``end``: last terminator of a row.
     ``text_end``: terminator of a pretraining text. ``joined``: header and content are encoded in
     one piece. ``writes_empty_system``: an empty system message still writes its role.
+    ``tools_prompt``: system text of a dialogue with tools that has none of its own.
     """
 
     prefix: tuple[str, str]
@@ -31,6 +32,7 @@ class RoleStyle:
     text_end: str
     joined: bool
     writes_empty_system: bool
+    tools_prompt: str
     system_texts: Callable[[str, Sequence[Mapping[str, Any]]], list[str]]
     call_text: Callable[[str], str]
     trains_observation_officially: bool
@@ -99,7 +101,7 @@ class RoleTemplate:
         pieces = []
         tools = conversation.tools if index == 0 else ()
         if tools and message.role != "system":
-            for text in self._style.system_texts("", tools):
+            for text in self._style.system_texts(self._style.tools_prompt, tools):
                 pieces.append((self._roles["system"], *self._split("", text)))
         if message.role == "system":
             for text in self._style.system_texts(message.content, tools):
@@ -126,11 +128,12 @@ class RoleTemplate:
 def _chatglm3_system(content: str, tools: Sequence[Mapping[str, Any]]) -> list[str]:
     if not tools:
         return [content]
-    content = content or _CHATGLM3_TOOLS
-    return [f"{content}\n{json.dumps(list(tools), indent=4, ensure_ascii=False)}"]
+    # The wrapper of the OpenAI format was not in the training data; the function was.
+    functions = [tool.get("function", tool) for tool in tools]
+    return [f"{content}\n{json.dumps(functions, indent=4, ensure_ascii=False)}"]
 
 
-# The sentence ChatGLM3 was trained with when tools are given (shared with its own demo).
+# The sentence ChatGLM3 was trained with when tools are given (its own demo sends it).
 _CHATGLM3_TOOLS = (
     "Answer the following questions as best as you can. You have access to the following tools:"
 )
@@ -189,6 +192,7 @@ STYLES: dict[str, RoleStyle] = {
         text_end="</s>",
         joined=False,
         writes_empty_system=True,
+        tools_prompt=_CHATGLM3_TOOLS,
         system_texts=_chatglm3_system,
         call_text=_chatglm3_call,
         trains_observation_officially=True,
@@ -199,6 +203,7 @@ STYLES: dict[str, RoleStyle] = {
         text_end="<|endoftext|>",
         joined=True,
         writes_empty_system=False,
+        tools_prompt="",
         system_texts=_glm4_system,
         call_text=lambda arguments: arguments,
         trains_observation_officially=False,

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from glmforge.data import encode_conversation, encode_rows, generation_prompt
 
@@ -115,3 +117,66 @@ def test_glm4_prompts_equal_the_original_template(shared, real_tokenizer):
     chat, tools = recorded["chat"], recorded["tool_chat"]
     assert chat["ids"] == generation_prompt(chat["messages"], tokenizer)
     assert [*tools["ids"], 151337] == generation_prompt(tools["messages"], tokenizer)
+
+
+TOOLS = [{"type": "function", "function": {"name": "w", "description": "d", "parameters": {}}}]
+TALK = [
+    {"role": "user", "content": "问 <|user|>"},
+    {"role": "assistant", "content": "答\n二"},
+    {"role": "user", "content": "\n再问"},
+]
+CALL = [
+    {"role": "user", "content": "q"},
+    {"role": "assistant", "metadata": "w", "content": '{"c": 1}'},
+    {"role": "observation", "content": "r"},
+]
+SYSTEM = [{"role": "system", "content": "系统"}]
+
+
+@pytest.mark.parametrize("name", ["chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b-chat"])
+def test_training_and_the_tokenizers_own_chat_write_the_same_prompt(real_tokenizer, name):
+    tokenizer = real_tokenizer(name)
+    carried = [{"role": "system", "content": "", "tools": TOOLS}]
+    dialogues = [(TALK, None)]
+    if name in ("chatglm3-6b", "glm-4-9b-chat"):
+        dialogues += [(SYSTEM + TALK, None), (CALL, TOOLS), (SYSTEM + CALL, TOOLS)]
+        dialogues += [(carried + CALL, None)]
+    for messages, tools in dialogues:
+        own = tokenizer.apply_chat_template(
+            messages, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        assert own == generation_prompt(messages, tokenizer, tools)
+
+
+@settings(max_examples=25)
+@given(
+    turns=st.lists(st.tuples(st.text(max_size=20), st.text(min_size=1, max_size=20)), min_size=1,
+                   max_size=3)
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b-chat"])
+def test_decoded_labels_are_the_answers_of_any_dialogue(real_tokenizer, name, turns):
+    tokenizer = real_tokenizer(name)
+    messages = []
+    for question, answer in turns:
+        messages.append({"role": "user", "content": question})
+        messages.append({"role": "assistant", "content": answer})
+    controls = set(tokenizer.control_ids.values()) | {tokenizer.eos_token_id}
+    newline = len(tokenizer.encode_text("\n")) if name in ("chatglm3-6b", "glm-4-9b-chat") else 0
+    answers = []
+    for _, labels in encode_rows(messages, tokenizer):
+        run = []
+        for label in labels:
+            if label in controls:
+                answers.append(run)
+                run = []
+            elif label != -100:
+                run.append(label)
+        assert run == []
+    assert len(answers) == len(turns)
+    for run, (_, answer) in zip(answers, turns):
+        joined = name == "glm-4-9b-chat"
+        expected = tokenizer.encode_text(f"\n{answer}" if joined else answer)
+        assert run[0 if joined else newline :] == expected
+        if name != "chatglm-6b":
+            decoded = tokenizer.decode(run).removeprefix("\n")
+            assert decoded.strip() == answer.strip()
