@@ -1,9 +1,12 @@
 """How a directory's family is recognised, and what config.json looks like after us."""
 
+import copy
 import json
+import pickle
 
 import pytest
-from generations import DECODER_KEYS, GENERATIONS
+from generations import DECODER_KEYS, FIRST_GENERATION, GENERATIONS
+from transformers import AutoConfig
 
 from glmforge.errors import ModelError
 from glmforge.models import family_of, load_config
@@ -69,6 +72,22 @@ def test_config_json_is_written_back_with_the_original_keys(generation, tmp_path
     written.pop("transformers_version"), keys.pop("transformers_version")
     assert {key: written.get(key) for key in keys} == keys
     assert load_config(tmp_path / "again").family == config.family
+
+
+@pytest.mark.parametrize("generation", [*GENERATIONS, *FIRST_GENERATION])
+def test_every_way_of_copying_a_configuration_keeps_it(generation):
+    config = ChatGLMConfig.from_dict({**GENERATIONS, **FIRST_GENERATION}[generation].copy())
+    copies = (
+        pickle.loads(pickle.dumps(config)),
+        copy.deepcopy(config),
+        ChatGLMConfig.from_dict(config.to_dict()),
+        type(config)(**config.to_diff_dict()),
+        AutoConfig.for_model(**config.to_dict()),
+    )
+    for made in copies:
+        assert type(made) is type(config)
+        assert made.family == config.family
+        assert made.to_diff_dict() == config.to_diff_dict()
 
 
 def test_transformers_names_are_aliases_of_the_original_keys():

@@ -144,15 +144,16 @@ class ChatGLM6BModel(ChatGLM6BPreTrainedModel):
             hidden_BTD, input_ids, attention_mask, position_ids, past_tokens
         )
         angles = self._angles(position_ids)
-        every = [hidden_BTD]
-        for layer in self.layers:
-            hidden_BTD = layer(hidden_BTD, angles, rows, cache)
-            every.append(hidden_BTD)
-        hidden_BTD = self.final_layernorm(hidden_BTD)
         wanted = output_hidden_states or self.config.output_hidden_states
+        every: list[Tensor] = []
+        for layer in self.layers:
+            if wanted:
+                every.append(hidden_BTD)
+            hidden_BTD = layer(hidden_BTD, angles, rows, cache)
+        hidden_BTD = self.final_layernorm(hidden_BTD)
         return BaseModelOutputWithPast(
             last_hidden_state=hidden_BTD,
-            hidden_states=(*every[:-1], hidden_BTD) if wanted else None,
+            hidden_states=(*every, hidden_BTD) if wanted else None,
             **{CACHE_FIELD: cache},
         )
 

@@ -186,15 +186,16 @@ class ChatGLMModel(ChatGLMPreTrainedModel):
         if position_ids is None:
             position_ids = default_positions(hidden_BTD, attention_mask, past_tokens)
         cos, sin = self._rotary(position_ids)
-        every = [hidden_BTD]
-        for layer in self.encoder.layers:
-            hidden_BTD = layer(hidden_BTD, cos, sin, rows, cache)
-            every.append(hidden_BTD)
-        hidden_BTD = self.encoder.final_layernorm(hidden_BTD)
         wanted = output_hidden_states or self.config.output_hidden_states
+        every: list[Tensor] = []
+        for layer in self.encoder.layers:
+            if wanted:
+                every.append(hidden_BTD)
+            hidden_BTD = layer(hidden_BTD, cos, sin, rows, cache)
+        hidden_BTD = self.encoder.final_layernorm(hidden_BTD)
         return BaseModelOutputWithPast(
             last_hidden_state=hidden_BTD,
-            hidden_states=(*every[:-1], hidden_BTD) if wanted else None,
+            hidden_states=(*every, hidden_BTD) if wanted else None,
             **{CACHE_FIELD: cache},
         )
 
