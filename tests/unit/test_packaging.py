@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,17 @@ def test_every_layer_of_the_contract_is_drawn_in_the_architecture_page(root, pro
     assert drawing is not None
     drawn = [re.findall(r"\w+", line.split("   ")[0]) for line in drawing[1].splitlines()]
     assert drawn == rooms
+
+
+def test_pytest_leaves_no_folder_of_tests_out(root: Path, request: pytest.FixtureRequest) -> None:
+    """Its default for folders not to enter has common names in it, such as dist."""
+    patterns = request.config.getini("norecursedirs")
+    folders = {
+        part
+        for path in (root / "tests").rglob("test_*.py")
+        for part in path.parent.relative_to(root).parts
+    }
+    assert [name for name in folders if any(fnmatch(name, pattern) for pattern in patterns)] == []
 
 
 def test_both_readmes_show_the_same_commands(root: Path) -> None:
