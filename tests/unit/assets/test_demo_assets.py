@@ -1,0 +1,125 @@
+"""Promises of the packaged demo data, its tokenizer and its run config."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from glmforge.config import load_config_file
+from glmforge.data.rules import CONTROL_SPELLINGS, PLACEHOLDERS
+from glmforge.models import load_config, load_tokenizer
+
+ROOT = Path(__file__).resolve().parents[3]
+DEMO_DIR = ROOT / "src/glmforge/assets/demo"
+
+
+def read(name: str) -> list[list[dict[str, str]]]:
+    lines = (DEMO_DIR / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["messages"] for line in lines]
+
+
+def said_by(role: str, dialogues: list[list[dict[str, str]]]) -> list[str]:
+    return [turn["content"] for turns in dialogues for turn in turns if turn["role"] == role]
+
+
+def first_questions(dialogues: list[list[dict[str, str]]]) -> list[str]:
+    return [said_by("user", [turns])[0] for turns in dialogues]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer(DEMO_DIR / "model")
+
+
+def test_there_are_enough_dialogues_to_learn_a_style_from():
+    assert len(read("train")) >= 220
+    assert len(read("validation")) == 24
+
+
+@pytest.mark.parametrize("name", ["train", "validation"])
+def test_every_dialogue_has_two_to_five_alternating_rounds(name):
+    for turns in read(name):
+        roles = [turn["role"] for turn in turns if turn["role"] != "system"]
+        rounds = len(roles) // 2
+        assert turns[0]["role"] in ("system", "user")
+        assert roles == ["user", "assistant"] * rounds
+        assert 2 <= rounds <= 5
+
+
+@pytest.mark.parametrize("name", ["train", "validation"])
+def test_no_text_is_empty_untrimmed_a_placeholder_or_a_control_spelling(name):
+    for text in (turn["content"] for turns in read(name) for turn in turns):
+        assert text
+        assert text == text.strip()
+        assert not CONTROL_SPELLINGS.search(text)
+        assert not PLACEHOLDERS.search(text)
+
+
+def test_no_dialogue_and_no_first_question_is_there_twice():
+    questions = first_questions(read("train") + read("validation"))
+    assert len(questions) == len(set(questions))
+
+
+def test_no_answer_is_there_twice():
+    answers = said_by("assistant", read("train") + read("validation"))
+    assert len(answers) == len(set(answers))
+
+
+def test_no_user_sentence_of_validation_or_of_the_prompts_is_in_training():
+    prompts = (DEMO_DIR / "prompts.txt").read_text(encoding="utf-8").splitlines()
+    held_out = set(said_by("user", read("validation"))) | set(prompts)
+    assert len(prompts) == len(set(prompts)) == 8
+    assert held_out & set(said_by("user", read("train"))) == set()
+
+
+def test_the_assistant_names_itself_in_every_dialogue():
+    for turns in read("train") + read("validation"):
+        assert "小禾" in "".join(said_by("assistant", [turns]))
+
+
+def test_the_script_rebuilds_the_tokenizer_byte_for_byte(tmp_path):
+    spec = importlib.util.spec_from_file_location(
+        "build_demo_tokenizer", ROOT / "scripts/build_demo_tokenizer.py"
+    )
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.build_tokenizer(tmp_path)
+    for file in ("tokenizer.model", "tokenizer_config.json"):
+        assert (DEMO_DIR / "model" / file).read_bytes() == (tmp_path / file).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["train", "validation"])
+def test_every_demo_text_survives_encoding_and_decoding(name, tokenizer):
+    for text in (turn["content"] for turns in read(name) for turn in turns):
+        assert tokenizer.decode(tokenizer.encode_text(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["Hello, world! #42 {x}\n\tok", "鑫龘饕餮，𠮷野家", "🙂 naïve ﬁ ①"]
+)
+def test_text_outside_the_vocabulary_survives_through_bytes(text, tokenizer):
+    assert tokenizer.decode(tokenizer.encode_text(text)) == text
+
+
+def test_the_model_directory_is_a_chatglm3_with_room_for_its_vocabulary(tokenizer):
+    config = load_config(DEMO_DIR / "model")
+    assert config.family == tokenizer.family == "chatglm3"
+    assert config.padded_vocab_size % 64 == 0
+    assert config.padded_vocab_size >= len(tokenizer)
+
+
+def test_the_generation_config_stops_at_this_vocabularys_stop_tokens(tokenizer):
+    stored = json.loads((DEMO_DIR / "model/generation_config.json").read_text(encoding="utf-8"))
+    names = ["</s>", "<|user|>", "<|observation|>"]
+    assert stored["eos_token_id"] == tokenizer.convert_tokens_to_ids(names)
+
+
+def test_the_run_config_is_valid_and_its_rows_hold_every_dialogue(tokenizer, monkeypatch):
+    monkeypatch.chdir(DEMO_DIR)
+    config = load_config_file("demo.yaml", [])
+    assert config.model.from_scratch
+    assert config.method == "full"
+    for turns in read("train") + read("validation"):
+        size = sum(len(tokenizer.encode_text(turn["content"])) + 3 for turn in turns) + 3
+        assert size <= config.data.max_length
