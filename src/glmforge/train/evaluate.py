@@ -1,4 +1,8 @@
-"""Validation loss: every row exactly once, weighted by tokens, no logits kept."""
+"""Validation loss: every row exactly once, weighted by tokens, no logits kept.
+
+Called by ``session`` between steps, on all ranks together. The rows are dealt by ``data.loader``;
+the loss is the model's own chunked sum, so that memory stays that of one training forward.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

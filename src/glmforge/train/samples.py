@@ -1,4 +1,8 @@
-"""Answers to a few fixed prompts during training, so that people can read what is learned."""
+"""Answers to a few fixed prompts during training, so that people can read what is learned.
+
+Called by ``session`` between steps, on all ranks together. Owns the sharding of prompts over ranks
+and what ZeRO-3 needs of it; the sampler itself is ``models.generation``.
+"""
 
 from collections.abc import Sequence
 from typing import Any
