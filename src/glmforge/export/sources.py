@@ -1,4 +1,8 @@
-"""What a user may hand to export: a run, a checkpoint, an adapter or a model directory."""
+"""What a user may hand to export: a run, a checkpoint, an adapter or a model directory.
+
+Turns one path into (adapter, base) or whole weights, and says what is missing where it cannot.
+Reads names and small JSON files only; ``merge`` opens the weights.
+"""
 
 import json
 from dataclasses import dataclass
