@@ -46,50 +46,18 @@ def row_ids(number: int, length: int, vocabulary: int) -> torch.Tensor:
 
 def ours(args: argparse.Namespace) -> None:
     """Train with glmforge's own step and print one JSON line."""
-    import numpy as np
-
-    from glmforge.adapters import LoraSettings, add_lora
-    from glmforge.data import BatchPlan, Example, pack, unpacked
     from glmforge.distributed.collectives import process_group
     from glmforge.distributed.env import read_world
     from glmforge.distributed.zero import deepspeed_running
-    from glmforge.models import family_of, load_model
-    from glmforge.models.layers import checkpoint_layers, compile_layers
-    from glmforge.plan.batch import BatchSizes
-    from glmforge.plan.deepspeed_config import EngineSettings, write_config
-    from glmforge.train.engine import OptimizerSettings, build_engine
+    from glmforge.models import load_model
     from glmforge.train.loop import train_step
 
     with process_group(read_world()) as ranks, deepspeed_running():
         started = time.perf_counter()
         model = load_model(args.model, dtype=torch.bfloat16, device=ranks.device)
         load_seconds = time.perf_counter() - started
-        vocabulary = model.config.vocab_size
-        packed = args.lengths == "dialogues"
-        documents = args.rows * (args.steps + 2) * (8 if packed else 1)
-        examples = []
-        for number, length in enumerate(lengths_of(args.lengths, documents)):
-            ids = row_ids(number, length, vocabulary).numpy().astype(np.int32)
-            examples.append(Example(input_ids=ids, labels=ids.copy(), source=str(number)))
-        rows = pack([len(e.input_ids) for e in examples], ROW, 0) if packed else unpacked(documents)
-        lora = LoraSettings(
-            r=8,
-            lora_alpha=32,
-            lora_dropout=args.dropout,
-            target_modules=family_of(model.config).lora_targets,
-        )
-        model = add_lora(model, lora)
-        if args.checkpointing:
-            checkpoint_layers(model)
-        if not args.eager:
-            compile_layers(model)
-        sizes = BatchSizes(micro_batch=args.rows, accumulation=1, world_size=ranks.world_size)
-        settings = EngineSettings(sizes=sizes, precision="bf16", max_grad_norm=1.0)
-        adam = OptimizerSettings(
-            learning_rate=1e-4, betas=(0.9, 0.999), epsilon=1e-8, weight_decay=0.01
-        )
-        engine = build_engine(model, write_config(settings, None), adam)
-        order = BatchPlan(examples, rows, global_batch=args.rows, seed=0, packed=packed)
+        order = plan_of(args, model.config.vocab_size)
+        engine = engine_of(args, model)
         seconds, tokens = [], []
         for step in range(args.steps):
             batches = order.rank_batches(
@@ -101,16 +69,54 @@ def ours(args: argparse.Namespace) -> None:
             torch.cuda.synchronize()
             seconds.append(time.perf_counter() - mark)
             tokens.append(batches.tokens)
-        rates = [count / spent for count, spent in zip(tokens[3:], seconds[3:])]
-        result = {
-            "tokens_per_second": round(statistics.median(rates)),
-            "step_seconds": round(statistics.median(seconds[3:]), 4),
-            "first_step_seconds": round(seconds[0], 1),
-            "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-            "load_seconds": round(load_seconds, 1),
-            "loss": round(loss, 4),
-        }
-        print("RESULT", json.dumps(result))
+    rates = [count / spent for count, spent in zip(tokens[3:], seconds[3:])]
+    result = {
+        "tokens_per_second": round(statistics.median(rates)),
+        "step_seconds": round(statistics.median(seconds[3:]), 4),
+        "first_step_seconds": round(seconds[0], 1),
+        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+        "load_seconds": round(load_seconds, 1),
+        "loss": round(loss, 4),
+    }
+    print("RESULT", json.dumps(result))
+
+
+def plan_of(args: argparse.Namespace, vocabulary: int):
+    """Rows of random ids, every token trained, in glmforge's own batch plan."""
+    import numpy as np
+
+    from glmforge.data import BatchPlan, Example, pack, unpacked
+
+    packed = args.lengths == "dialogues"
+    documents = args.rows * (args.steps + 2) * (8 if packed else 1)
+    examples = []
+    for number, length in enumerate(lengths_of(args.lengths, documents)):
+        ids = row_ids(number, length, vocabulary).numpy().astype(np.int32)
+        examples.append(Example(input_ids=ids, labels=ids.copy(), source=str(number)))
+    rows = pack([len(e.input_ids) for e in examples], ROW, 0) if packed else unpacked(documents)
+    return BatchPlan(examples, rows, global_batch=args.rows, seed=0, packed=packed)
+
+
+def engine_of(args: argparse.Namespace, model):
+    """LoRA as the baseline has it, layers compiled unless --eager, on a ZeRO-2 engine."""
+    from glmforge.adapters import LoraSettings, add_lora
+    from glmforge.models import family_of
+    from glmforge.models.layers import checkpoint_layers, compile_layers
+    from glmforge.plan.batch import BatchSizes
+    from glmforge.plan.deepspeed_config import EngineSettings, write_config
+    from glmforge.train.engine import OptimizerSettings, build_engine
+
+    targets = family_of(model.config).lora_targets
+    settings = {"r": 8, "lora_alpha": 32, "lora_dropout": args.dropout}
+    model = add_lora(model, LoraSettings(**settings, target_modules=targets))
+    if args.checkpointing:
+        checkpoint_layers(model)
+    if not args.eager:
+        compile_layers(model)
+    sizes = BatchSizes(micro_batch=args.rows, accumulation=1, world_size=1)
+    config = write_config(EngineSettings(sizes=sizes, precision="bf16", max_grad_norm=1.0), None)
+    adam = {"learning_rate": 1e-4, "betas": (0.9, 0.999), "epsilon": 1e-8, "weight_decay": 0.01}
+    return build_engine(model, config, OptimizerSettings(**adam))
 
 
 def run(command: list[str]) -> dict[str, float]:

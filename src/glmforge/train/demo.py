@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from glmforge.assets import asset_path
+from glmforge.config.paths import holds_run
 from glmforge.errors import TrainingError
 from glmforge.export import ExportReport, export
 from glmforge.launch import launch_local
-from glmforge.train.rundir import holds_run
 
 LOSS_SHARE = 0.5
 """The training loss must fall to at most this share of what it was."""

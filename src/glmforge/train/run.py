@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.config import RunConfig, config_from_mapping, load_config_file
+from glmforge.config.paths import holds_run
 from glmforge.distributed.collectives import Ranks, process_group
 from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
@@ -42,20 +43,26 @@ class RunResult:
     """Lowest validation loss, nats per trained token."""
 
 
-def as_config(config: RunConfig | str | os.PathLike[str] | Mapping[str, Any]) -> RunConfig:
-    """Return a RunConfig from one, from a YAML file, or from a dict of sections."""
+def as_config(
+    config: RunConfig | str | os.PathLike[str] | Mapping[str, Any], resume: str | None
+) -> RunConfig:
+    """Return a RunConfig from one, from a YAML file, or from a dict of sections, paths checked.
+
+    Raises:
+        ConfigError: with every fault found.
+    """
     if isinstance(config, RunConfig):
         return config
     if isinstance(config, Mapping):
-        return config_from_mapping(config)
-    return load_config_file(Path(config), [])
+        return config_from_mapping(config, check_paths=True, resume=resume)
+    return load_config_file(Path(config), check_paths=True, resume=resume)
 
 
 def train(
     config: RunConfig | str | os.PathLike[str] | Mapping[str, Any], resume: str | None = None
 ) -> RunResult:
     """Train as `config` says, in this process; see ``glmforge.train``."""
-    settings = as_config(config)
+    settings = as_config(config, resume)
     world = read_world()
     directory = Path(settings.training.output_dir)
     checkpoint_from = _resume_directory(directory, resume)
@@ -86,7 +93,7 @@ def _resume_directory(directory: Path, resume: str | None) -> Path | None:
     Raises:
         CheckpointError: the named directory is another than the config's, or holds no run.
     """
-    if resume is None or (resume == "auto" and not rundir.holds_run(directory)):
+    if resume is None or (resume == "auto" and not holds_run(directory)):
         return None
     named = directory if resume == "auto" else Path(resume)
     if named.resolve() != directory.resolve():
@@ -94,7 +101,7 @@ def _resume_directory(directory: Path, resume: str | None) -> Path | None:
             f"--resume {resume}: the config's training.output_dir is {directory}; a run goes on in "
             f"its own directory: write training.output_dir={resume}"
         )
-    if not rundir.holds_run(named):
+    if not holds_run(named):
         raise CheckpointError(f"--resume {resume}: no run in {named.resolve()}")
     return named
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
+from glmforge.config.paths import holds_run
 from glmforge.data import Example
 from glmforge.errors import CheckpointError
 from glmforge.train.checkpoint import sha256_of, write_pointer
 
-_RUN_FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "adapter", "model", "final.json")
 _PACKAGES = (
     "torch",
     "transformers",
@@ -34,11 +34,6 @@ _FREE_ON_RESUME = frozenset(
     """launch training.output_dir training.logging_steps training.save_steps training.eval_steps
     training.save_total_limit training.per_device_eval_batch_size generation""".split()
 )
-
-
-def holds_run(directory: Path) -> bool:
-    """Whether a run has written into `directory`."""
-    return any((directory / name).exists() for name in _RUN_FILES)
 
 
 def check_free(directory: Path) -> None:
