@@ -30,6 +30,7 @@ class ChatTemplate:
 
     one_row_per_turn = False
     packable = True
+    keeps_reasoning = True
     encoder: TextEncoder | None = None
 
     def __init__(self, tokenizer: Any) -> None:

@@ -48,6 +48,7 @@ class Counts:
     cut: int = 0
     lost_turns: int = 0
     trailing_messages: int = 0
+    left_out_reasoning: int = 0
     total_tokens: int = 0
     trained_tokens: int = 0
 
@@ -71,6 +72,7 @@ class Counts:
             "with a cut answer": self.cut,
             "turns lost to the limit": self.lost_turns,
             "unanswered messages dropped at the end": self.trailing_messages,
+            "thinking texts left out (this family has no place for them)": self.left_out_reasoning,
         }
         said = ", ".join(f"{number:,} {what}" for what, number in notes.items() if number)
         return f"{line}\n{said}" if said else line
@@ -244,6 +246,8 @@ def _encode_one(
     if limit.labels != "official":
         conversation, trailing = without_trailing_user(conversation)
         counts.trailing_messages += trailing
+    if not limit.template.keeps_reasoning:
+        counts.left_out_reasoning += sum(bool(m.reasoning) for m in conversation.messages)
     try:
         fitted = fit(conversation, limit, truncation)
     except Inexpressible as error:

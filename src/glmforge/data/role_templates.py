@@ -43,6 +43,7 @@ class RoleTemplate:
 
     one_row_per_turn = False
     packable = True
+    keeps_reasoning = False
 
     def __init__(self, tokenizer: TokenizerLike, style: RoleStyle) -> None:
         self.encoder: TextEncoder | None = TextEncoder(tokenizer)

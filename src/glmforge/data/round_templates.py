@@ -35,6 +35,7 @@ class RoundTemplate:
     """Renders rows for a family of rounds."""
 
     one_row_per_turn = True
+    keeps_reasoning = False
 
     def __init__(self, tokenizer: TokenizerLike, style: RoundStyle) -> None:
         self.encoder: TextEncoder | None = TextEncoder(tokenizer)

@@ -54,10 +54,12 @@ class Template(Protocol):
     ``one_row_per_turn``: the family has no turn end inside the history, so each trained turn is
     a row of its own. ``packable``: attention can be bounded by documents. ``encoder`` can
     be told to encode the texts of many dialogues at once (None: the template encodes by itself).
+    ``keeps_reasoning``: the format has a place for thinking text before an answer.
     """
 
     one_row_per_turn: bool
     packable: bool
+    keeps_reasoning: bool
     encoder: TextEncoder | None
 
     def rows(

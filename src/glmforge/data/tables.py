@@ -28,7 +28,7 @@ def read_csv(path: Path, gbk: bool) -> Items:
     with open_stream(path) as stream:
         lines = _DecodedLines(stream, path, gbk)
         first = next(lines, "")
-        columns = next(csv.reader([first], delimiter=_delimiter(first)), [])
+        columns = csv_columns(first)
         rows = csv.reader(lines, delimiter=_delimiter(first))
         start = 2
         while True:
@@ -104,8 +104,11 @@ def _delimiter(header: str) -> str:
 
 
 def csv_columns(first_line: str) -> list[str]:
-    """The columns that a first line would name if the file were a table."""
-    return next(csv.reader([first_line], delimiter=_delimiter(first_line)), [])
+    """The columns that a first line would name if the file were a table; none if it is no CSV."""
+    try:
+        return next(csv.reader([first_line], delimiter=_delimiter(first_line)), [])
+    except csv.Error:
+        return []
 
 
 def read_parquet(path: Path) -> Items:
@@ -152,7 +155,7 @@ def read_yaml(path: Path) -> Items:
         yield text
         return
     try:
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         yield _problem(
             str(path), "not-yaml", f"the file is no YAML ({' '.join(str(error).split())})"

@@ -60,6 +60,14 @@ def test_an_unanswered_question_at_the_end_is_dropped_and_counted(stub, tmp_path
     assert found.counts.trailing_messages == 1
 
 
+def test_thinking_that_a_family_cannot_write_is_counted(shared, stub):
+    path = shared / "data/llamafactory_demo/reason_tool_use_demo_50.jsonl"
+    found = load_examples(path, stub["glm4"], max_length=100_000)
+    assert found.counts.rows == 50
+    assert found.counts.left_out_reasoning > 50
+    assert "thinking texts left out" in str(found.counts)
+
+
 def test_impossible_settings_are_named_all_at_once(stub):
     with pytest.raises(DataError) as caught:
         build_examples(

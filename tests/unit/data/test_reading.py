@@ -203,6 +203,7 @@ def test_an_empty_file_is_refused(tmp_path):
 @example(data=b"\x1f\x8b\x08")
 @example(data=b"\x28\xb5\x2f\xfd")
 @example(data=b"query,response\n\x00,\xff")
+@example(data=b"a\rb,c\n")  # found by fuzzing: the csv module refuses a bare carriage return
 @example(data=b'{"messages": [{"role": []}]}')
 @example(data=b'{"messages": [{"role": "user", "content": {}}], "tools": 3}')
 def test_any_bytes_end_in_records_or_problems(tmp_path_factory, data):
