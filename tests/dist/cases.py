@@ -1,7 +1,11 @@
 """What runs on several ranks: small real runs of `glmforge.train`, returned as plain values."""
 
 import json
+import os
 import random
+import signal
+import threading
+import time
 from pathlib import Path
 
 import torch
@@ -46,7 +50,9 @@ def dialogues(directory: Path, count: int = 24) -> Path:
     path = directory / "train.jsonl"
     if dist.get_rank() == 0:
         draw = random.Random(3)
-        words = "你好 请问 订单 在哪里 可以 退货 吗 谢谢 今天 发货 明天 送到 hello world 12 元".split()
+        words = (
+            "你好 请问 订单 在哪里 可以 退货 吗 谢谢 今天 发货 明天 送到 hello world 12 元".split()
+        )
         with open(path, "w", encoding="utf-8") as file:
             for _ in range(count):
                 messages = []
@@ -181,6 +187,35 @@ def _same(scratch: Path) -> bool:
     return bool(a) and a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
+def stopped_by_a_signal(scratch: Path) -> object:
+    """A straight run; and one whose rank 1 gets SIGTERM after its first step, then resumed."""
+    from glmforge.errors import Stopped
+
+    often = {"eval_steps": 1, "max_steps": 8}
+    straight = run(scratch, "straight", **often)
+    metrics = scratch / "cut" / "metrics.jsonl"
+
+    def terminate() -> None:
+        while not metrics.exists() or '"train"' not in metrics.read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if dist.get_rank() == 1:
+        threading.Thread(target=terminate).start()
+    message = ""
+    try:
+        run(scratch, "cut", **often)
+    except Stopped as stopped:
+        message = str(stopped)
+    resumed = run(scratch, "cut", resume="auto", **often)
+    return {
+        "straight": straight,
+        "resumed": resumed,
+        "weights_equal": _same(scratch),
+        "message": message,
+    }
+
+
 def resume_full_2(scratch: Path) -> object:
     return _interrupted(scratch, stage=2)
 
@@ -195,4 +230,3 @@ def resume_lora_2(scratch: Path) -> object:
 
 def resume_lora_3(scratch: Path) -> object:
     return _interrupted(scratch, stage=3, method="lora")
-

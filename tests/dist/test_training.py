@@ -16,6 +16,7 @@ CASES = (
     "resume_full_3",
     "resume_lora_2",
     "resume_lora_3",
+    "stopped_by_a_signal",
 )
 ALONE = ("stage_2", "stage_0", "micro_2", "micro_4", "lora_stage_2", "unpacked_rows")
 TOLERANCE = 1e-6  # fp32, five steps: summation order only
@@ -92,3 +93,14 @@ def test_a_resumed_run_is_bitwise_the_straight_one(two, case):
     assert resumed["samples"] == straight["samples"]
     assert resumed["steps"] == [1, 2, 3, 4, 5]
     assert two[case]["weights_equal"]
+
+
+def test_a_run_stopped_by_a_signal_goes_on_as_if_nothing_happened(two):
+    """One rank gets SIGTERM: all save and leave; the evaluation it had no time for is made up."""
+    case = two["stopped_by_a_signal"]
+    assert case["message"].startswith("SIGTERM: stopped after step ")
+    assert "--resume auto" in case["message"]
+    for key in ("loss", "eval", "samples"):
+        assert case["resumed"][key] == case["straight"][key]
+    assert case["resumed"]["steps"] == list(range(1, 9))
+    assert case["weights_equal"]

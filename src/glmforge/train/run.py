@@ -77,8 +77,7 @@ def train(
             settings, directory, ranks, signals, resuming=checkpoint_from is not None
         )
         try:
-            if session.progress.step == 0:
-                session.look()
+            session.begin()
             train_loop(session)
             return _finish(session)
         finally:

@@ -16,7 +16,7 @@ from glmforge.data import Batch, BatchPlan, StepBatches
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import Stopped
 from glmforge.plan.batch import BatchSizes
-from glmforge.train.checkpoint import rotate, save_checkpoint, write_pointer
+from glmforge.train.checkpoint import name_of, rotate, save_checkpoint, write_pointer
 from glmforge.train.evaluate import evaluate
 from glmforge.train.metrics import Recorder
 from glmforge.train.outputs import write_adapter
@@ -91,21 +91,30 @@ class Session:
         Raises:
             Stopped: on a signal, after the checkpoint is written.
         """
-        training, step = self.config.training, self.progress.step
+        step = self.progress.step
         ended = step == self.total_steps
-        epoch_ended = step % self.plan.steps_per_epoch == 0
-        due = training.eval_steps is not None and step % training.eval_steps == 0
-        is_best = False
-        if (ended or epoch_ended or due) and not (stop_signal and not ended):
-            is_best = self.look()
-        if ended or is_best or stop_signal or step % training.save_steps == 0:
+        stopping = bool(stop_signal) and not ended
+        is_best = self.look() if self.look_is_due() and not stopping else False
+        if ended or is_best or stopping or step % self.config.training.save_steps == 0:
             self.save(is_best=is_best)
-        if stop_signal and not ended:
-            name = signal.Signals(stop_signal).name
+        if stopping:
+            name, path = signal.Signals(stop_signal).name, self.checkpoints / name_of(step)
+            export = f"; its weights: glmforge export {path} OUT --merge" if self.is_lora else ""
             raise Stopped(
                 f"{name}: stopped after step {step} of {self.total_steps}; the checkpoint is "
-                f"{self.checkpoints}/step-{step:06d}. Go on with the same command and --resume auto"
+                f"{path}. Go on with the same command and --resume auto{export}"
             )
+
+    def begin(self) -> None:
+        """Look at the model before the first step, or where a signal had left no time for it."""
+        if self.look_is_due() and self.progress.looked_step != self.progress.step and self.look():
+            self.save(is_best=True)
+
+    def look_is_due(self) -> bool:
+        """Whether the model is evaluated at this step: first, last, epoch's end, eval_steps."""
+        step, eval_steps = self.progress.step, self.config.training.eval_steps
+        ended = step in (0, self.total_steps) or step % self.plan.steps_per_epoch == 0
+        return ended or (eval_steps is not None and step % eval_steps == 0)
 
     def look(self) -> bool:
         """Evaluate and answer the prompts; return whether the validation loss is the lowest."""
@@ -113,6 +122,7 @@ class Session:
             "step": self.progress.step,
             "epoch": self.progress.step / self.plan.steps_per_epoch,
         }
+        self.progress.looked_step = self.progress.step
         is_best = False
         if self.eval_batches:
             result = evaluate(self.engine, self.eval_batches, self.ranks)

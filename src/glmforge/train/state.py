@@ -26,6 +26,8 @@ class Progress:
     best_eval_loss: float | None = None
     """Lowest validation loss so far, nats per trained token."""
     best_step: int | None = None
+    looked_step: int | None = None
+    """Step of the last evaluation: a run stopped by a signal may still owe one."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for the checkpoint."""
