@@ -1,8 +1,9 @@
 """Runs named cases on the ranks of one launch: `torchrun ... launch.py OUT CASE [CASE ...]`.
 
 Many cases share a launch, because starting ranks costs more than most cases. Each case is a
-function of `cases.py` that takes a scratch directory and returns plain values; rank 0 writes them
-to OUT/CASE.json, a failure writes its traceback to OUT/CASE.error.
+function of `cases.py`, `method_cases.py` or `evaluation_cases.py` that takes a scratch directory
+and returns plain values; rank 0 writes them to OUT/CASE.json, a failure writes its traceback to
+OUT/CASE.error.
 """
 
 import json
@@ -18,7 +19,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 def main(out: Path, names: list[str]) -> None:
     import cases
+    import evaluation_cases
+    import method_cases
 
+    modules = (cases, method_cases, evaluation_cases)
+    known = {name: value for module in modules for name, value in vars(module).items()}
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -28,7 +33,7 @@ def main(out: Path, names: list[str]) -> None:
             scratch.mkdir(parents=True, exist_ok=True)
         dist.barrier()
         try:
-            result = getattr(cases, name)(scratch)
+            result = known[name](scratch)
         except BaseException:
             (out / f"{name}.rank{rank}.error").write_text(traceback.format_exc())
             raise

@@ -34,6 +34,8 @@ class LoraSettings:
     lora_alpha: float
     lora_dropout: float
     target_modules: tuple[str, ...]
+    use_rslora: bool = False
+    use_dora: bool = False
 
 
 def linear_module_names(model: nn.Module) -> list[str]:
@@ -90,6 +92,8 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> PeftModel:
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
         target_modules=list(settings.target_modules),
+        use_rslora=settings.use_rslora,
+        use_dora=settings.use_dora,
         bias="none",
         task_type=TaskType.CAUSAL_LM,
     )
@@ -180,6 +184,7 @@ def open_adapter(model: nn.Module, directory: Path) -> PeftModel:
     targets = getattr(config, "target_modules", None) or ()
     check_targets(model, [targets] if isinstance(targets, str) else sorted(targets), ())
     config.inference_mode = True
+    config.base_model_name_or_path = None  # a base may have moved: its tensors are what is checked
     wrapped = get_peft_model(model, config, autocast_adapter_dtype=False)
     _check_match(wrapped, tensors, path)
     set_peft_model_state_dict(wrapped, tensors)
@@ -188,7 +193,7 @@ def open_adapter(model: nn.Module, directory: Path) -> PeftModel:
 
 def _check_match(wrapped: PeftModel, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     expected = {
-        name.replace(".default.", "."): tuple(parameter.shape)
+        _saved_name(name): tuple(parameter.shape)
         for name, parameter in wrapped.named_parameters()
         if ".lora_" in name
     }
@@ -201,6 +206,13 @@ def _check_match(wrapped: PeftModel, tensors: Mapping[str, torch.Tensor], path: 
             f"{len(unexpected)}, missing {len(missing)} (for example {example}): it was made for "
             "another model, or its names or shapes were changed"
         )
+
+
+def _saved_name(name: str) -> str:
+    """Return the name of a wrapped model's LoRA parameter in PEFT's files."""
+    if name.endswith(".lora_magnitude_vector.default.weight"):  # DoRA's is saved bare
+        return name.removesuffix(".default.weight")
+    return name.replace(".default.", ".")
 
 
 def _shape(tensors: Mapping[str, torch.Tensor], name: str) -> tuple[int, ...] | None:

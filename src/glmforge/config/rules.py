@@ -15,7 +15,15 @@ ALTERNATIVES: tuple[tuple[str, str], ...] = (
 )
 """(setting, the one that it replaces): null in the first leaves the second in charge."""
 
-_LORA = ("r", "lora_alpha", "lora_dropout", "target_modules")
+_LORA = (
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "target_modules",
+    "use_rslora",
+    "use_dora",
+    "loraplus_lr_ratio",
+)
 
 
 def idle_settings(get: Getter) -> dict[str, str]:
@@ -30,6 +38,8 @@ def _idle(get: Getter) -> Iterator[tuple[str, str]]:
     if get("method") == "full":
         for name in _LORA:
             yield f"lora.{name}", "method is full, which trains no adapter"
+    elif get("lora.r") == 1:
+        yield "lora.use_rslora", "lora.r is 1, whose square root is 1"
     validation, prompts = get("data.validation"), get("generation.prompts")
     if validation is None:
         reason = "data.validation is not given, so nothing is evaluated"

@@ -50,7 +50,9 @@ class LoraSettings(Settings):
 
     r: Count = Field(default=8, description="Rank of the adapter matrices (dimensions).")
     lora_alpha: Count = Field(
-        default=32, description="Scale of the adapter: its output is multiplied by lora_alpha / r."
+        default=32,
+        description="Scale of the adapter: its output is multiplied by lora_alpha / r (with "
+        "use_rslora by lora_alpha / √r).",
     )
     lora_dropout: float = Field(
         default=0.1, ge=0, lt=1, description="Dropout on the adapter's input (probability)."
@@ -59,6 +61,21 @@ class LoraSettings(Settings):
         default=None,
         description="Names of the linear modules that get an adapter; null takes the model "
         "family's usual ones (query_key_value for ChatGLM).",
+    )
+    use_rslora: bool = Field(
+        default=False,
+        description="Scale the adapter by lora_alpha / √r, which keeps its strength the same at "
+        "any rank (rsLoRA).",
+    )
+    use_dora: bool = Field(
+        default=False,
+        description="Train a magnitude for each output of a module beside the low-rank direction "
+        "(DoRA): closer to full training at low ranks, clearly slower.",
+    )
+    loraplus_lr_ratio: Annotated[float, Field(gt=1)] | None = Field(
+        default=None,
+        description="Learning rate of the lora_B matrices as a multiple of learning_rate (LoRA+); "
+        "null is the same for all.",
     )
 
 

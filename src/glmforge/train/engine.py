@@ -22,6 +22,8 @@ class OptimizerSettings:
     betas: tuple[float, float]
     epsilon: float
     weight_decay: float
+    lora_b_ratio: float = 1.0
+    """Learning rate of the lora_B matrices as a multiple of `learning_rate` (LoRA+)."""
 
 
 def pick_precision(wanted: str, device: torch.device) -> str:
@@ -54,37 +56,46 @@ def torch_dtype(precision: str) -> torch.dtype:
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
 
 
+def parameter_groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
+    """Return AdamW's groups of the trainable parameters.
+
+    Norms and biases (1-D) are not decayed. With LoRA+ (Hayou et al., arXiv 2402.12354) lora_B and
+    1-D parameters learn at a multiple of the rate, as in PEFT's `create_loraplus_optimizer`; the
+    multiple stays in the group as ``rate_ratio``, which `set_learning_rate` applies.
+    """
+    found: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            is_vector = len(getattr(parameter, "ds_shape", parameter.shape)) < 2
+            ratio = settings.lora_b_ratio if is_vector or "lora_B" in name else 1.0
+            found.setdefault((is_vector, ratio), []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "weight_decay": 0.0 if is_vector else settings.weight_decay,
+            "lr": settings.learning_rate * ratio,
+            "rate_ratio": ratio,
+        }
+        for (is_vector, ratio), parameters in sorted(found.items(), key=lambda item: item[0])
+    ]
+
+
 def build_optimizer(
     model: nn.Module, settings: OptimizerSettings, *, offload: bool
 ) -> torch.optim.Optimizer:
-    """Return AdamW over the trainable parameters; norms and biases (1-D) are not decayed.
+    """Return AdamW over the trainable parameters.
 
     The optimizer is built here and not by DeepSpeed, which would compile its own on the spot; only
     offloaded states need DeepSpeed's CPU Adam.
     """
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {
-            "params": [p for p in trainable if _dimensions(p) >= 2],
-            "weight_decay": settings.weight_decay,
-        },
-        {"params": [p for p in trainable if _dimensions(p) < 2], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    options: dict[str, Any] = {
-        "lr": settings.learning_rate,
-        "betas": settings.betas,
-        "eps": settings.epsilon,
-    }
+    groups = parameter_groups(model, settings)
+    options: dict[str, Any] = {"betas": settings.betas, "eps": settings.epsilon}
     if offload:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
         return DeepSpeedCPUAdam(groups, adamw_mode=True, **options)
-    return torch.optim.AdamW(groups, fused=trainable[0].device.type == "cuda", **options)
-
-
-def _dimensions(parameter: nn.Parameter) -> int:
-    return len(getattr(parameter, "ds_shape", parameter.shape))
+    on_gpu = groups[0]["params"][0].device.type == "cuda"
+    return torch.optim.AdamW(groups, fused=on_gpu, **options)
 
 
 def build_engine(model: nn.Module, config: Mapping[str, Any], settings: OptimizerSettings) -> Any:
@@ -110,9 +121,9 @@ def build_engine(model: nn.Module, config: Mapping[str, Any], settings: Optimize
 
 
 def set_learning_rate(engine: Any, rate: float) -> None:
-    """Give the next update this learning rate."""
+    """Give the next update this learning rate (LoRA+: lora_B a multiple of it)."""
     for group in engine.optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("rate_ratio", 1.0)
 
 
 def local_gradient_norm(engine: Any) -> float | None:

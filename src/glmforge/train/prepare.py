@@ -211,6 +211,8 @@ def plan_model(config: RunConfig) -> ModelPlan:
         lora_alpha=config.lora.lora_alpha,
         lora_dropout=config.lora.lora_dropout,
         target_modules=targets,
+        use_rslora=config.lora.use_rslora,
+        use_dora=config.lora.use_dora,
     )
     return ModelPlan(config=model_config, lora=lora)
 

@@ -178,6 +178,7 @@ def _optimizer(config: RunConfig) -> OptimizerSettings:
         betas=(training.adam_beta1, training.adam_beta2),
         epsilon=training.adam_epsilon,
         weight_decay=training.weight_decay,
+        lora_b_ratio=config.lora.loraplus_lr_ratio or 1.0,
     )
 
 

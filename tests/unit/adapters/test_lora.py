@@ -9,12 +9,13 @@ from glmforge.adapters import (
     add_lora,
     check_targets,
     linear_module_names,
+    open_adapter,
     save_adapter,
     trainable_line,
 )
 from glmforge.assets import asset_path
 from glmforge.errors import AdapterError
-from glmforge.models import load_config, new_model
+from glmforge.models import load_config, load_model, new_model
 
 USUAL = ("query_key_value",)
 
@@ -101,3 +102,35 @@ def test_a_missing_tensor_is_an_error(wrapped, tmp_path):
     lost["base_model.model.stranger"] = weights[name]
     with pytest.raises(AdapterError, match="wrote 7 of 8"):
         save_adapter(wrapped, lost, tmp_path / "adapter")
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dora": True}, {"use_rslora": True}])
+def test_a_trained_adapter_opens_on_its_base_as_it_was(tmp_path, options):
+    """Logits of the wrapped model = logits of the base with the saved adapter, bit for bit."""
+    config = load_config(asset_path("demo/model"))
+    torch.manual_seed(0)
+    base = new_model(config)
+    base.save_pretrained(tmp_path / "base")
+    settings = LoraSettings(
+        r=4, lora_alpha=8, lora_dropout=0.0, target_modules=("query_key_value", "dense"), **options
+    )
+    wrapped = add_lora(base, settings).eval()
+    for name, parameter in wrapped.named_parameters():
+        if ".lora_" in name:
+            torch.nn.init.normal_(parameter, mean=0.1, std=0.05)
+    ids = torch.arange(5, 25)[None]
+    expected = wrapped(ids).logits
+    save_adapter(wrapped, gathered(wrapped), tmp_path / "adapter")
+    opened = open_adapter(load_model(tmp_path / "base"), tmp_path / "adapter")
+    assert torch.equal(opened(ids).logits, expected)
+
+
+def test_rslora_scales_by_the_square_root_of_the_rank():
+    """lora_alpha / sqrt(r) in place of lora_alpha / r (Kalajdzievski, arXiv 2312.03732)."""
+    model = new_model(load_config(asset_path("demo/model")))
+    settings = LoraSettings(
+        r=16, lora_alpha=8, lora_dropout=0.0, target_modules=USUAL, use_rslora=True
+    )
+    wrapped = add_lora(model, settings)
+    scalings = {m.scaling["default"] for m in wrapped.modules() if hasattr(m, "lora_A")}
+    assert scalings == {2.0}

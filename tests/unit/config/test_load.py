@@ -125,7 +125,7 @@ def test_an_unknown_key_near_to_nothing_lists_the_known_ones(problems: Problems)
     (problem,) = problems(GOOD, "lora.zzz=1")
     assert problem == (
         "command line: unknown key lora.zzz, known here: r, lora_alpha, lora_dropout, "
-        "target_modules"
+        "target_modules, use_rslora, use_dora, loraplus_lr_ratio"
     )
 
 
@@ -197,6 +197,14 @@ def test_several_faults_are_reported_at_once(problems: Problems) -> None:
     ("lines", "problem"),
     [
         ("method: full\nlora: {r: 4}\n", "c.yaml:8: lora.r has no effect: method is full"),
+        (
+            "lora: {r: 1, use_rslora: true}\n",
+            "c.yaml:7: lora.use_rslora has no effect: lora.r is 1",
+        ),
+        (
+            "lora: {loraplus_lr_ratio: 1}\n",
+            "c.yaml:7: lora.loraplus_lr_ratio is 1 (a whole number): expected a number > 1, or",
+        ),
         ("  max_steps: 5\n  num_train_epochs: 2\n", "c.yaml:8: training.num_train_epochs has no"),
         ("  warmup_steps: 0\n  warmup_ratio: 0.1\n", "c.yaml:8: training.warmup_ratio has no eff"),
         ("  eval_steps: 5\n", "c.yaml:7: training.eval_steps has no effect: data.validation is"),

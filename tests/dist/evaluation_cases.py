@@ -1,0 +1,1 @@
+"""Runs whose evaluations are looked at."""

@@ -1,0 +1,78 @@
+"""Runs with each training method and option, on several ranks: small and in fp32.
+
+`train` is a run with any section of the config changed; the cases say what is changed.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from cases import GLOBAL_BATCH, STEPS, dialogues, outcome, tiny_model
+
+import glmforge
+
+SMALL_SHARDS = {"stage3_param_persistence_threshold": 0}
+"""At stage 3 DeepSpeed keeps small tensors whole; these models have no others."""
+
+
+def train(
+    scratch: Path, name: str = "run", *, stage: int = 2, **sections: Any
+) -> dict[str, object]:
+    """Run with `sections` (such as training={...}) over the usual ones; a None takes a key out."""
+    data = str(dialogues(scratch))
+    zero: dict[str, Any] = {"stage": stage, **(SMALL_SHARDS if stage == 3 else {})}
+    config: dict[str, Any] = {
+        "model": {"model_name_or_path": str(tiny_model(scratch))},
+        "method": "lora",
+        "lora": {"lora_dropout": 0.0},
+        "data": {"train": data, "validation": data, "max_length": 128},
+        "training": {
+            "output_dir": str(scratch / name),
+            "per_device_train_batch_size": 1,
+            "per_device_eval_batch_size": 3,
+            "gradient_accumulation_steps": GLOBAL_BATCH // dist.get_world_size(),
+            "learning_rate": 5e-3,
+            "max_steps": STEPS,
+            "precision": "fp32",
+        },
+        "generation": {"prompts": ["你好"], "max_new_tokens": 4},
+        "deepspeed": {"zero_optimization": zero},
+    }
+    for section, values in sections.items():
+        if isinstance(values, dict):
+            merged = config.get(section, {}) | values
+            config[section] = {key: value for key, value in merged.items() if value is not None}
+        else:
+            config[section] = values
+    if config["method"] not in ("lora", "qlora"):
+        del config["lora"]
+    glmforge.train(config)
+    dist.barrier()
+    return outcome(scratch / name)
+
+
+DORA = {"use_dora": True, "use_rslora": True, "loraplus_lr_ratio": 8.0}
+
+
+def dora_stage_0(scratch: Path) -> object:
+    return train(scratch, stage=0, lora=DORA)
+
+
+def dora_stage_2(scratch: Path) -> object:
+    return train(scratch, stage=2, lora=DORA)
+
+
+def dora_stage_3(scratch: Path) -> object:
+    return train(scratch, stage=3, lora=DORA)
+
+
+def loraplus_stage_2(scratch: Path) -> object:
+    return train(scratch, stage=2, lora={"loraplus_lr_ratio": 8.0})
+
+
+def loraplus_stage_3(scratch: Path) -> object:
+    return train(scratch, stage=3, lora={"loraplus_lr_ratio": 8.0})
+
+
+def plain_lora(scratch: Path) -> object:
+    return train(scratch)
