@@ -26,6 +26,13 @@ def export(
     dtype: Annotated[
         str | None, typer.Option(help="bf16, fp16 or fp32; without it as the base.")
     ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="chatglm (the original's files) or transformers (opens without glmforge); "
+            "without it as the base."
+        ),
+    ] = None,
     max_shard_size: Annotated[str, typer.Option(help="Largest weights file, such as 5GB.")] = "5GB",
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -33,7 +40,13 @@ def export(
     from glmforge.export import export as run_export
 
     report = run_export(
-        source, out, merge=merge, base=base, dtype=dtype, max_shard_size=max_shard_size
+        source,
+        out,
+        merge=merge,
+        base=base,
+        dtype=dtype,
+        layout=layout,
+        max_shard_size=max_shard_size,
     )
     if as_json:
         print_json(report)

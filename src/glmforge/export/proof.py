@@ -1,7 +1,8 @@
 """Proof that written weights answer as the ones in memory do: logits, from a fresh process.
 
 ``python -m glmforge.export.proof DIR IDS OUT`` opens a directory as a user would and writes the
-logits of fixed prompts; `compare` runs it and measures the difference.
+logits of fixed prompts; stock_proof.py does the same with stock transformers alone, and encodes
+dialogues with the directory's chat template besides.
 """
 
 import json
@@ -45,9 +46,20 @@ class Difference:
         )
 
 
-def prompt_ids(tokenizer: Any) -> list[list[int]]:
-    """Return the generation prompts of the fixed prompts."""
-    return [generation_prompt([{"role": "user", "content": text}], tokenizer) for text in PROMPTS]
+def dialogue_prompts(tokenizer: Any) -> list[tuple[list[dict[str, str]], list[int]]]:
+    """Return fixed dialogues and their generation prompts: single questions, and one with history.
+
+    The second answers and questions begin and end in ways that tokenizers treat apart.
+    """
+    dialogues = [[{"role": "user", "content": text}] for text in PROMPTS]
+    dialogues.append(
+        [
+            {"role": "user", "content": PROMPTS[0]},
+            {"role": "assistant", "content": " 您好！\n我是客服小助手。"},
+            {"role": "user", "content": PROMPTS[1] + "  "},
+        ]
+    )
+    return [(messages, generation_prompt(messages, tokenizer)) for messages in dialogues]
 
 
 @torch.no_grad()
@@ -92,17 +104,70 @@ def logits_in_fresh_process(directory: Path, ids: Sequence[Sequence[int]]) -> li
         ids_path, out = Path(scratch) / "ids.json", Path(scratch) / "logits.npz"
         ids_path.write_text(json.dumps([list(row) for row in ids]), encoding="utf-8")
         command = [sys.executable, "-m", "glmforge.export.proof"]
-        done = subprocess.run(
-            [*command, str(directory), str(ids_path), str(out)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            tail = "\n".join(done.stderr.strip().split("\n")[-5:])
-            raise ExportError(f"{directory}: cannot be opened again in a new process:\n{tail}")
+        _run([*command, str(directory), str(ids_path), str(out)], directory)
         with np.load(out) as loaded:
             return [loaded[str(number)] for number in range(len(ids))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StockAnswer:
+    """What stock transformers makes of a directory."""
+
+    logits: list[np.ndarray]
+    dialogue_ids: list[list[int]]
+
+
+def opened_by_stock_transformers(
+    directory: Path,
+    ids: Sequence[Sequence[int]],
+    dialogues: Sequence[Any] | None,
+) -> StockAnswer:
+    """Open `directory` in a new process that cannot import glmforge, in fp32 on the CPU.
+
+    Args:
+        directory: a model in transformers' layout.
+        ids: prompts whose logits are wanted.
+        dialogues: messages to encode with the directory's own chat template.
+
+    Raises:
+        ExportError: the process failed; its last lines say why.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        request, out = Path(scratch) / "request.json", Path(scratch) / "answer.npz"
+        asked = {"ids": [list(row) for row in ids], "dialogues": dialogues}
+        request.write_text(json.dumps(asked), encoding="utf-8")
+        script = Path(__file__).with_name("stock_proof.py")
+        # -P keeps this package's own folder out of the path.
+        command = [sys.executable, "-P", str(script), str(directory), str(request), str(out)]
+        _run(command, directory)
+        with np.load(out) as loaded:
+            return StockAnswer(
+                logits=[loaded[f"logits{number}"] for number in range(len(ids))],
+                dialogue_ids=[
+                    loaded[f"ids{number}"].tolist() for number in range(len(dialogues or ()))
+                ],
+            )
+
+
+def check_ids(actual: Sequence[Sequence[int]], expected: Sequence[Sequence[int]]) -> None:
+    """Compare the ids of dialogues by a written chat template with ours.
+
+    Raises:
+        ExportError: they differ; the first difference is shown.
+    """
+    for number, (ours, theirs) in enumerate(zip(expected, actual, strict=True)):
+        if list(ours) != list(theirs):
+            raise ExportError(
+                f"the written chat template gives dialogue {number} the ids {list(theirs)} instead "
+                f"of {list(ours)}: this is a bug of this program. Nothing was written"
+            )
+
+
+def _run(command: Sequence[str], directory: Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        tail = "\n".join(done.stderr.strip().split("\n")[-5:])
+        raise ExportError(f"{directory}: cannot be opened again in a new process:\n{tail}")
 
 
 def main(directory: str, ids_path: str, out: str) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from glmforge.models.families import family_of, family_of_tokenizer
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -20,10 +22,14 @@ class Answer:
 
 
 def stop_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Return the ids at which an answer ends: the tokenizer's family's, and the model's own."""
+    """Return the ids at which an answer ends: those of the family, and the model's own."""
     ids: dict[int, None] = {}
-    for token in getattr(tokenizer, "stop_tokens", ()):
-        ids.setdefault(int(tokenizer.convert_tokens_to_ids(token)))
+    names = family_of_tokenizer(tokenizer).stop_tokens or family_of(model.config).stop_tokens
+    for name in names:
+        index = tokenizer.convert_tokens_to_ids(name)
+        # A tokenizer of transformers gives the unknown token's id, or None, for a name it lacks.
+        if index is not None and tokenizer.convert_ids_to_tokens(index) == name:
+            ids.setdefault(int(index))
     configured = getattr(model.generation_config, "eos_token_id", None)
     for value in configured if isinstance(configured, list) else [configured]:
         if value is not None:

@@ -10,13 +10,18 @@ from pathlib import Path
 
 from glmforge.errors import ModelError
 
-_WANTED = ("*.json", "*.safetensors", "*.bin", "tokenizer.model", "ice_text.model", "*.jinja")
+_SMALL = ("*.json", "*.jinja", "tokenizer.model", "ice_text.model", "vocab.txt", "merges.txt")
+_WEIGHTS = ("*.safetensors", "*.bin")
 _REFUSED = ("*.py", "*.pyc", "*.pkl", "*.pickle")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-def resolve_directory(name: str | Path) -> Path:
+def resolve_directory(name: str | Path, *, weights: bool = True) -> Path:
     """Return the local directory of a model named by a path or a hub id ("THUDM/chatglm3-6b").
+
+    Args:
+        name: the path or hub id.
+        weights: whether a download brings the weights; config and tokenizer always come.
 
     Raises:
         ModelError: no such directory, and no such model in the caches or on the hub.
@@ -28,7 +33,7 @@ def resolve_directory(name: str | Path) -> Path:
         raise ModelError(f"{path}: a file; give the directory of the model that it is in")
     if not _HUB_ID.fullmatch(str(name)):
         raise ModelError(f"{name}: no such directory; give the directory of a model or a hub id")
-    return _modelscope_cached(str(name)) or _from_hugging_face(str(name))
+    return _modelscope_cached(str(name)) or _from_hugging_face(str(name), weights)
 
 
 def _modelscope_cached(hub_id: str) -> Path | None:
@@ -43,13 +48,14 @@ def _modelscope_cached(hub_id: str) -> Path | None:
     return None
 
 
-def _from_hugging_face(hub_id: str) -> Path:
+def _from_hugging_face(hub_id: str, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    wanted = [*_SMALL, *(_WEIGHTS if weights else ())]
     try:
         return Path(
-            snapshot_download(hub_id, allow_patterns=list(_WANTED), ignore_patterns=list(_REFUSED))
+            snapshot_download(hub_id, allow_patterns=wanted, ignore_patterns=list(_REFUSED))
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]

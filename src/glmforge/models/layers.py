@@ -1,6 +1,6 @@
-"""The decoder layers of any loaded model: where they are, compiled, and recomputed in backward.
+"""The decoder layers of any loaded model: where they are, trained, compiled, and recomputed.
 
-Owns the two switches of the training path that act on layers. Per-layer compilation is the fused
+Owns the switches of the training path that act on layers. Per-layer compilation is the fused
 path on GPU (measured: it takes most of what a hand-written layer gives); it replaces no module
 and no name, so that state dicts, adapters and hooks stay as they are.
 """
@@ -18,14 +18,36 @@ def decoder_layers(model: Any) -> list[nn.Module]:
     Raises:
         ModelError: the model has no list of layers.
     """
+    return list(_stack(model)[1])
+
+
+def _stack(model: Any) -> tuple[nn.Module, nn.ModuleList]:
+    """Return the list of decoder layers and the module that holds it."""
     names = getattr(model, "_no_split_modules", None) or ()
-    for module in model.modules():
-        if not isinstance(module, nn.ModuleList) or len(module) == 0:
-            continue
-        kinds = {type(layer).__name__ for layer in module}
-        if kinds <= set(names) or (not names and len(kinds) == 1):
-            return list(module)
+    for holder in model.modules():
+        for layers in holder.children():
+            if not isinstance(layers, nn.ModuleList) or len(layers) == 0:
+                continue
+            kinds = {type(layer).__name__ for layer in layers}
+            if kinds <= set(names) or (not names and len(kinds) == 1):
+                return holder, layers
     raise ModelError(f"{type(model).__name__} has no list of decoder layers that could be found")
+
+
+def train_last_layers(model: Any, num_layers: int) -> None:
+    """Freeze all but the last `num_layers` decoder layers and the norm after them.
+
+    Embeddings and language head stay frozen, tied or not.
+    """
+    holder, layers = _stack(model)
+    norms = [
+        child
+        for child in holder.children()
+        if child is not layers and all(p.dim() == 1 for p in child.parameters())
+    ]
+    model.requires_grad_(False)
+    for module in (*list(layers)[-num_layers:], *norms):
+        module.requires_grad_(True)
 
 
 def compile_layers(model: Any) -> None:

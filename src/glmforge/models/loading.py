@@ -7,19 +7,22 @@ loaded (weights.py); the loading itself is transformers', shard by shard.
 
 import copy
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from glmforge.errors import ModelError
 from glmforge.models.families import family_of
 from glmforge.models.foreign import attention_for, class_for
 from glmforge.models.hub import resolve_directory
+from glmforge.models.progress import no_progress_bars
 from glmforge.models.registration import register_models
-from glmforge.models.weights import check_weights, stored_tensors
+from glmforge.models.weights import check_weights, fill, stored_tensors
 
 Attention = Literal["auto", "eager", "sdpa"]
 
@@ -102,16 +105,55 @@ def load_model(
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" else config.dtype or torch.bfloat16
     check_directory(path, config)
-    model, info = class_for(config).from_pretrained(
-        str(path),
-        config=config,
-        dtype=dtype,
-        attn_implementation=attention_for(config, attention),
-        device_map=None if place.type == "cpu" else {"": place},
-        quantization_config=quantization,
-        output_loading_info=True,
-    )
+    with no_progress_bars():
+        model, info = class_for(config).from_pretrained(
+            str(path),
+            config=config,
+            dtype=dtype,
+            attn_implementation=attention_for(config, attention),
+            device_map=None if place.type == "cpu" else {"": place},
+            quantization_config=quantization,
+            output_loading_info=True,
+        )
     _refuse_differences(path, info)
+    return model.eval()
+
+
+def load_model_in_parts(
+    directory: str | Path,
+    dtype: torch.dtype,
+    *,
+    construction: AbstractContextManager[Any],
+    assign: Callable[[torch.nn.Parameter, torch.Tensor], None],
+) -> PreTrainedModel:
+    """Load a model of which this process keeps a part only (ZeRO-3), in evaluation mode.
+
+    The checkpoint is read tensor by tensor; at no time is the model whole in this process.
+
+    Args:
+        directory: as for `load_model`.
+        dtype: of the weights.
+        construction: what the model is built in; it decides what is kept of each parameter.
+        assign: writes a stored tensor into what is kept of its parameter. Called for the same
+            parameters in the same order on every rank.
+
+    Raises:
+        ModelError: as for `load_model`, or the model is of no family of the table, whose tensor
+            names alone are known.
+    """
+    path = resolve_directory(directory)
+    config = load_config(path)
+    if not family_of(config).model_type:
+        raise ModelError(
+            f"{path}: model_type {config.model_type!r} is not in the family table, so that its "
+            "tensors cannot be matched one by one; load it whole"
+        )
+    check_directory(path, config)
+    with construction:
+        model = unfilled_model(config, dtype)
+    fill(model, path, assign)
+    if (path / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(str(path))
     return model.eval()
 
 

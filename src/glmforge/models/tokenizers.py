@@ -20,6 +20,7 @@ from glmforge.models.families import FAMILY_KEY, decide_family, family_named
 from glmforge.models.glm.tokenization_base import GLMTokenizer
 from glmforge.models.glm.tokenization_sentencepiece import ChatGLM2Tokenizer, ChatGLM3Tokenizer
 from glmforge.models.glm.tokenization_tiktoken import ChatGLM4Tokenizer, is_tiktoken_file
+from glmforge.models.hub import resolve_directory
 
 _CLASSES: tuple[type[GLMTokenizer], ...] = (
     ChatGLM6BTokenizer,
@@ -136,17 +137,15 @@ def _sentencepiece_family(name: str | Path, options: dict[str, Any]) -> str:
 
 
 def load_tokenizer(directory: str | Path) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a model directory, running none of its code.
+    """Return the tokenizer of a model directory or hub model, running none of its code.
 
     A tokenizer of the ChatGLM family has ``.family`` and ``.encode_text``; any other model gets
-    transformers' own tokenizer.
+    transformers' own tokenizer. A hub id is resolved as `load_model` does, without the weights.
 
     Raises:
-        ModelError: no such directory, or no tokenizer in it that can be opened.
+        ModelError: no such directory or hub model, or no tokenizer in it that can be opened.
     """
-    path = Path(directory)
-    if not path.is_dir():
-        raise ModelError(f"{directory}: no such directory; give the directory of a model")
+    path = resolve_directory(directory, weights=False)
     settings = _find_json(path, "tokenizer_config.json", {})
     model = _find_json(path, "config.json", {})
     own_names = (_HUB_CLASS_NAME, *(own.__name__ for own in _CLASSES))

@@ -32,7 +32,7 @@ _CHARACTERS_WORTH_THREADS = 20_000
 _SHARED_CONTROLS = ("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop")
 _ROLE_CONTROLS = ("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
 #: What ChatGLM3 was trained to read before a list of tools when nothing else was said.
-_TOOLS_PROMPT = (
+TOOLS_PROMPT = (
     "Answer the following questions as best as you can. You have access to the following tools:"
 )
 
@@ -175,7 +175,7 @@ class ChatGLM3Tokenizer(ChatGLM2Tokenizer):
     ) -> list[ChatPart]:
         """Return ``[gMASK] sop`` and the messages; the prompt ends at ``<|assistant|>``."""
         roles = ("system", "user", "assistant", "observation")
-        read = with_tools(read_messages(messages, roles, self.family), tools, _TOOLS_PROMPT)
+        read = with_tools(read_messages(messages, roles, self.family), tools, TOOLS_PROMPT)
         parts: list[ChatPart] = [ControlToken("[gMASK]"), ControlToken("sop")]
         for message in read:
             parts += _message_parts(message)

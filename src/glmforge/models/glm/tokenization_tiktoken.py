@@ -27,7 +27,7 @@ from glmforge.models.glm.tokenization_chat import (
 )
 
 # The pre-tokenizer of GLM-4-9B: that of cl100k with its possessive quantifiers left out.
-_PATTERN = (
+PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -118,9 +118,9 @@ class ChatGLM4Tokenizer(GLMTokenizer):
 
     def __init__(self, vocab_file: str, **kwargs: Any) -> None:
         self.vocab_file = vocab_file
-        self._ranks = load_ranks(vocab_file)
-        self._tokens = {rank: token for token, rank in self._ranks.items()}
-        self._num_pieces = len(self._ranks)
+        self.ranks = load_ranks(vocab_file)
+        self._tokens = {rank: token for token, rank in self.ranks.items()}
+        self._num_pieces = len(self.ranks)
         self._encoding = self._new_encoding()
         for key in ("eos_token", "pad_token"):
             kwargs.setdefault(key, "<|endoftext|>")
@@ -132,7 +132,7 @@ class ChatGLM4Tokenizer(GLMTokenizer):
 
     def _new_encoding(self) -> tiktoken.Encoding:
         return tiktoken.Encoding(
-            "glm4", pat_str=_PATTERN, mergeable_ranks=self._ranks, special_tokens={}
+            "glm4", pat_str=PATTERN, mergeable_ranks=self.ranks, special_tokens={}
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class ChatGLM4Tokenizer(GLMTokenizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Build the engine again from the ranks."""
         self.__dict__.update(state)
-        self._tokens = {rank: token for token, rank in self._ranks.items()}
+        self._tokens = {rank: token for token, rank in self.ranks.items()}
         self._encoding = self._new_encoding()
 
     @property
@@ -169,7 +169,7 @@ class ChatGLM4Tokenizer(GLMTokenizer):
         table = letter_bytes()
         if not all(letter in table for letter in token):
             return None
-        return self._ranks.get(bytes(table[letter] for letter in token))
+        return self.ranks.get(bytes(table[letter] for letter in token))
 
     def _join_decoded(self, written: list[str], **kwargs: Any) -> str:
         """Put a blank around control tokens unless ``spaces_between_special_tokens=False``."""
@@ -229,20 +229,28 @@ class ChatGLM4Tokenizer(GLMTokenizer):
             {"type": "function", "function": tool} if "name" in tool else tool
             for tool in read_tools(tools)
         ]
-        start = "[gMASK]<sop><|system|>"
-        written = ""
-        if self.chat_template:
-            written = PreTrainedTokenizer.apply_chat_template(
-                self,
-                [{"role": "system", "content": "", "tools": wrapped}],
-                tokenize=False,
-            )
-        if not written.startswith(start):
+        written = self._written_by_template(wrapped)
+        if written is None:
             raise ModelError(
                 "the tokenizer's chat template does not say how GLM-4 is told its tools: copy "
                 "`chat_template` from GLM-4-9B-chat's tokenizer_config.json, or leave `tools` out"
             )
-        return written.removeprefix(start)
+        return written
+
+    @property
+    def tools_template(self) -> str | None:
+        """The directory's own chat template where it says how GLM-4 is told its tools."""
+        function = {"name": "f", "description": "", "parameters": {}}
+        written = self._written_by_template([{"type": "function", "function": function}])
+        return None if written is None else str(self.chat_template)
+
+    def _written_by_template(self, wrapped: Sequence[Any]) -> str | None:
+        if not self.chat_template:
+            return None
+        start = "[gMASK]<sop><|system|>"
+        messages = [{"role": "system", "content": "", "tools": wrapped}]
+        written = PreTrainedTokenizer.apply_chat_template(self, messages, tokenize=False)
+        return written.removeprefix(start) if written.startswith(start) else None
 
     def _chat_parts(
         self, messages: Any, tools: Sequence[Any] | None, add_generation_prompt: bool

@@ -1,0 +1,118 @@
+"""README.md of an export: what it is, how it was proven, how it is opened, what it cannot do.
+
+Owns the words. The numbers are those of the report; nothing is claimed that was not measured on
+the files the card lies beside.
+"""
+
+from collections.abc import Sequence
+
+_OPEN_TRANSFORMERS = """\
+Stock transformers opens it, and what builds on transformers; glmforge is not needed:
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+```
+"""
+
+_OPEN_CHATGLM = """\
+Tensor names, config keys and tokenizer files are the original model's. On today's transformers:
+
+```python
+import glmforge
+
+model = glmforge.load_model("path/to/this/folder")
+tokenizer = glmforge.load_tokenizer("path/to/this/folder")
+```
+"""
+
+_OPEN_ADAPTER = """\
+A LoRA adapter in PEFT's format. Its base is {origin} in the {layout} layout:
+
+```python
+import glmforge
+from peft import PeftModel
+
+model = PeftModel.from_pretrained(glmforge.load_model("path/to/base"), "path/to/this/folder")
+```
+"""
+
+_WITH_CODE = """\
+The original's `*.py` files were copied beside the weights, for programs that run them
+(`trust_remote_code`). glmforge never does.
+"""
+_WITHOUT_CODE = """\
+Programs that run the original's code (`trust_remote_code`) also need its `*.py` files, which were
+not beside the base: copy `*_chatglm.py` from {origin}.
+"""
+
+_LIMITS_OF_ALL = (
+    "A control token spelled in a message is read as the token: {controls}. Whoever can write a "
+    "message can so end a turn or open another role. Refuse such text before it comes here, or "
+    "use glmforge's own tokenizer, which reads message content as plain text.",
+)
+_LIMITS_OF_SENTENCEPIECE = (
+    "The tokens `sop` and `eop` are called `<sop>` and `<eop>` here (same ids), because stock "
+    "machinery would find `sop` inside ordinary words.",
+    "The chat template puts U+FDD0, a character reserved for use inside programs, where two texts "
+    "meet that the original encodes apart. It has no id. In a message it would do the same.",
+)
+_LIMITS_OF_GLM4 = ("Decoding does not put a blank around control tokens, as the original does.",)
+_LIMIT_OF_ROUNDS = "Dialogues are rounds of one question and one answer; there are no tools."
+
+
+def card(
+    *,
+    title: str,
+    layout: str,
+    origin: str,
+    kind: str,
+    dtype: str,
+    proof: Sequence[str],
+    limits: Sequence[str] = (),
+    has_code: bool = False,
+) -> str:
+    """Return the text of README.md.
+
+    Args:
+        title: name of the family.
+        layout: "chatglm" or "transformers".
+        origin: hub id of the original model.
+        kind: "model" or "adapter".
+        dtype: of the weights.
+        proof: sentences of the report.
+        limits: what these files cannot do.
+        has_code: whether the original's files of code lie beside the weights.
+    """
+    parts = [f"# {title}, {kind} in the {layout} layout ({dtype})\n"]
+    parts.append("Written by `glmforge export`; made from " + origin + ".\n")
+    if kind == "adapter":
+        parts.append(_OPEN_ADAPTER.format(origin=origin, layout=layout))
+    elif layout == "transformers":
+        parts.append(_OPEN_TRANSFORMERS)
+    else:
+        parts.append(_OPEN_CHATGLM)
+        parts.append(_WITH_CODE if has_code else _WITHOUT_CODE.format(origin=origin))
+    parts.append("## How it was checked\n\n" + "\n".join(f"- {line}" for line in proof) + "\n")
+    if limits:
+        heading = "## What this form of the tokenizer cannot do\n\n"
+        parts.append(heading + "\n".join(f"- {line}" for line in limits) + "\n")
+    return "\n".join(parts)
+
+
+def tokenizer_limits(family: str, controls: Sequence[str]) -> tuple[str, ...]:
+    """Return what the stock tokenizer of a family does otherwise than ours.
+
+    Args:
+        family: name of the family's row.
+        controls: the control spellings that it finds in any text.
+    """
+    names = " ".join(f"`{name}`" for name in controls)
+    limits = tuple(line.format(controls=names) for line in _LIMITS_OF_ALL)
+    if family == "glm4":
+        return limits + _LIMITS_OF_GLM4
+    if family == "chatglm2":
+        return (*limits, *_LIMITS_OF_SENTENCEPIECE, _LIMIT_OF_ROUNDS)
+    return limits + _LIMITS_OF_SENTENCEPIECE
