@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -162,8 +163,6 @@ def _interrupted(scratch: Path, **kwargs: object) -> object:
     straight = run(scratch, "straight", save_steps=2, save_total_limit=9, **kwargs)
     cut = scratch / "cut"
     if dist.get_rank() == 0:
-        import shutil
-
         shutil.copytree(scratch / "straight", cut)
         for step in (4, 5):
             shutil.rmtree(cut / "checkpoints" / f"step-{step:06d}", ignore_errors=True)
@@ -216,6 +215,10 @@ def stopped_by_a_signal(scratch: Path) -> object:
     }
 
 
+def resume_full_1(scratch: Path) -> object:
+    return _interrupted(scratch, stage=1)
+
+
 def resume_full_2(scratch: Path) -> object:
     return _interrupted(scratch, stage=2)
 
@@ -230,3 +233,41 @@ def resume_lora_2(scratch: Path) -> object:
 
 def resume_lora_3(scratch: Path) -> object:
     return _interrupted(scratch, stage=3, method="lora")
+
+
+def _elsewhere(scratch: Path, source: str, **kwargs: object) -> object:
+    """Go on, on this number of ranks, from step 2 of a run that the other number made."""
+    other = scratch.parent.parent / f"ranks{3 - dist.get_world_size()}" / source / "straight"
+    cut = scratch / "cut"
+    if dist.get_rank() == 0:
+        shutil.copytree(other, cut)
+        for step in (4, 5):
+            shutil.rmtree(cut / "checkpoints" / f"step-{step:06d}", ignore_errors=True)
+        (cut / "final.json").unlink()
+        text = (cut / "config.yaml").read_text().replace(str(other), str(cut))
+        text = text.replace(str(other.parent), str(scratch))
+        (cut / "config.yaml").write_text(text)
+    dist.barrier()
+    resumed = run(scratch, "cut", resume="auto", save_steps=2, save_total_limit=9, **kwargs)
+    left = [path.name for path in (cut / "checkpoints").glob(".*")]
+    return {"straight": outcome(other), "resumed": resumed, "left": left}
+
+
+def elastic_full_1(scratch: Path) -> object:
+    return _elsewhere(scratch, "resume_full_1", stage=1)
+
+
+def elastic_full_2(scratch: Path) -> object:
+    return _elsewhere(scratch, "resume_full_2", stage=2)
+
+
+def elastic_full_3(scratch: Path) -> object:
+    return _elsewhere(scratch, "resume_full_3", stage=3)
+
+
+def elastic_lora_2(scratch: Path) -> object:
+    return _elsewhere(scratch, "resume_lora_2", stage=2, method="lora")
+
+
+def elastic_lora_3(scratch: Path) -> object:
+    return _elsewhere(scratch, "resume_lora_3", stage=3, method="lora")

@@ -6,8 +6,10 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from cases import GLOBAL_BATCH, STEPS, dialogues, outcome, tiny_model
+from cases import GLOBAL_BATCH, STEPS, _interrupted, dialogues, outcome, tiny_model
+from safetensors.torch import load_file
 
 import glmforge
 
@@ -76,3 +78,52 @@ def loraplus_stage_3(scratch: Path) -> object:
 
 def plain_lora(scratch: Path) -> object:
     return train(scratch)
+
+
+def freeze_stage_0(scratch: Path) -> object:
+    return train(scratch, stage=0, method="freeze", freeze={"num_trainable_layers": 1})
+
+
+def freeze_stage_2(scratch: Path) -> object:
+    return train(scratch, stage=2, method="freeze", freeze={"num_trainable_layers": 1})
+
+
+def freeze_stage_3(scratch: Path) -> object:
+    """Also: which weights of the finished model differ from the base's."""
+    found = train(scratch, stage=3, method="freeze", freeze={"num_trainable_layers": 1})
+    before, after = (
+        load_file(scratch / place / "model.safetensors") for place in ("tiny", "run/model")
+    )
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    return {**found, "changed": sorted(changed), "names": sorted(before)}
+
+
+def resume_freeze_3(scratch: Path) -> object:
+    return _interrupted(scratch, stage=3, method="freeze")
+
+
+def _offloaded(scratch: Path, stage: int, **zero: dict[str, str]) -> object:
+    sections = {"deepspeed": {"zero_optimization": {"stage": stage, **SMALL_SHARDS, **zero}}}
+    return train(scratch, method="full", **sections)
+
+
+def offload_optimizer_2(scratch: Path) -> object:
+    return _offloaded(scratch, 2, offload_optimizer={"device": "cpu"})
+
+
+def offload_optimizer_3(scratch: Path) -> object:
+    return _offloaded(scratch, 3, offload_optimizer={"device": "cpu"})
+
+
+def offload_both_3(scratch: Path) -> object:
+    return _offloaded(
+        scratch, 3, offload_optimizer={"device": "cpu"}, offload_param={"device": "cpu"}
+    )
+
+
+def offload_param_3(scratch: Path) -> object:
+    return _offloaded(scratch, 3, offload_param={"device": "cpu"})
+
+
+def full_stage_2(scratch: Path) -> object:
+    return train(scratch, stage=2, method="full")

@@ -11,11 +11,19 @@ LORA = (
     "loraplus_stage_2",
     "loraplus_stage_3",
 )
+FREEZE = (
+    "freeze_stage_0",
+    "freeze_stage_2",
+    "freeze_stage_3",
+    "resume_freeze_3",
+    "full_stage_2",
+    "offload_param_3",
+)
 
 
 @pytest.fixture(scope="module")
 def two(launch):
-    return launch(2, *LORA)
+    return launch(2, *LORA, *FREEZE)
 
 
 @pytest.mark.parametrize("stage", [0, 3])
@@ -37,3 +45,30 @@ def test_lora_plus_learns_faster_than_lora_at_the_same_rate(two):
     plain, fast = two["plain_lora"]["loss"], two["loraplus_stage_2"]["loss"]
     assert fast[:2] == plain[:2]
     assert fast[-1] < plain[-1] - 0.05
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_freezing_is_the_same_at_every_stage(two, stage):
+    """Against stage 2."""
+    expected = two["freeze_stage_2"]["loss"]
+    assert two[f"freeze_stage_{stage}"]["loss"] == pytest.approx(expected, rel=TOLERANCE)
+
+
+def test_freezing_trains_the_last_layer_and_the_final_norm_only(two):
+    """Every other weight of the finished model is the base's, bit for bit."""
+    changed, names = two["freeze_stage_3"]["changed"], two["freeze_stage_3"]["names"]
+    last = [n for n in names if "layers.1." in n or n.endswith("final_layernorm.weight")]
+    assert changed == last
+
+
+def test_a_resumed_run_with_frozen_layers_is_bitwise_the_straight_one(two):
+    """ZeRO-3, after step 2 of 5."""
+    case = two["resume_freeze_3"]
+    assert case["resumed"]["loss"] == case["straight"]["loss"]
+    assert case["weights_equal"]
+
+
+def test_offloaded_parameters_change_nothing(two):
+    """ZeRO-3 with its parts on the CPU side, optimizer states not offloaded."""
+    expected = two["full_stage_2"]["loss"]
+    assert two["offload_param_3"]["loss"] == pytest.approx(expected, rel=TOLERANCE)

@@ -12,6 +12,7 @@ CASES = (
     "lora_stage_2",
     "lora_stage_0",
     "lora_stage_3",
+    "resume_full_1",
     "resume_full_2",
     "resume_full_3",
     "resume_lora_2",
@@ -19,6 +20,13 @@ CASES = (
     "stopped_by_a_signal",
 )
 ALONE = ("stage_2", "stage_0", "micro_2", "micro_4", "lora_stage_2", "unpacked_rows")
+ELASTIC = (
+    "elastic_full_1",
+    "elastic_full_2",
+    "elastic_full_3",
+    "elastic_lora_2",
+    "elastic_lora_3",
+)
 TOLERANCE = 1e-6  # fp32, five steps: summation order only
 
 
@@ -104,3 +112,35 @@ def test_a_run_stopped_by_a_signal_goes_on_as_if_nothing_happened(two):
         assert case["resumed"][key] == case["straight"][key]
     assert case["resumed"]["steps"] == list(range(1, 9))
     assert case["weights_equal"]
+
+
+@pytest.fixture(scope="module")
+def fewer(launch, two):
+    """One rank goes on with what two ranks began."""
+    return launch(1, *ELASTIC)
+
+
+@pytest.fixture(scope="module")
+def more(launch, two):
+    """Two ranks go on with what one rank began."""
+    launch(1, "resume_full_2", "resume_full_3")
+    return launch(2, "elastic_full_2", "elastic_full_3")
+
+
+@pytest.mark.parametrize("case", ELASTIC)
+def test_fewer_ranks_go_on_with_the_same_losses(fewer, case):
+    """The optimizer's state is carried over: the steps after the change give the same losses."""
+    check_elastic(fewer[case])
+
+
+@pytest.mark.parametrize("case", ["elastic_full_2", "elastic_full_3"])
+def test_more_ranks_go_on_with_the_same_losses(more, case):
+    """The same the other way."""
+    check_elastic(more[case])
+
+
+def check_elastic(case):
+    assert case["resumed"]["steps"] == [1, 2, 3, 4, 5]
+    assert case["resumed"]["loss"] == pytest.approx(case["straight"]["loss"], rel=1e-7)
+    assert case["resumed"]["samples"] == case["straight"]["samples"]
+    assert case["left"] == []

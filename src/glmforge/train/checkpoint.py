@@ -26,7 +26,7 @@ import torch
 
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import CheckpointError
-from glmforge.train.state import Progress, rank_state, restore_rank_state
+from glmforge.train.state import Progress, rank_state
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -235,29 +235,3 @@ def newest_complete(directory: Path) -> Found:
             *skipped,
         ]
     )
-
-
-def load_checkpoint(engine: Any, path: Path, ranks: Ranks, *, exclude_frozen: bool) -> Progress:
-    """Load weights, optimizer and random states from a verified checkpoint; a collective.
-
-    Raises:
-        CheckpointError: saved with another number of processes, or DeepSpeed cannot read it.
-    """
-    manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    if manifest["world_size"] != ranks.world_size:
-        raise CheckpointError(
-            f"{path}: saved by {manifest['world_size']} process(es), this run has "
-            f"{ranks.world_size}: start it with --nproc {manifest['world_size']}"
-        )
-    loaded, _ = engine.load_checkpoint(
-        str(path),
-        tag=f"global_step{manifest['step']}",
-        load_module_strict=not exclude_frozen,
-        load_lr_scheduler_states=False,
-    )
-    if loaded is None:
-        raise CheckpointError(f"{path}: DeepSpeed found nothing to load in it")
-    state = torch.load(path / "state" / f"rank-{ranks.rank:05d}.pt", weights_only=True)
-    restore_rank_state(state, ranks.device)
-    values = json.loads((path / "state" / "progress.json").read_text(encoding="utf-8"))
-    return Progress.from_dict(values)

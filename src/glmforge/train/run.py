@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.config import RunConfig, config_from_mapping, load_config_file
-from glmforge.config.paths import holds_run
 from glmforge.distributed.collectives import Ranks, process_group
 from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
-from glmforge.errors import CheckpointError
 from glmforge.train import rundir
-from glmforge.train.checkpoint import load_checkpoint, newest_complete
 from glmforge.train.engine import OptimizerSettings, build_engine
 from glmforge.train.loop import train_loop
 from glmforge.train.metrics import Recorder
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
 from glmforge.train.prepare import plan_run, prepare_model
+from glmforge.train.resume import find_start, load_start, resume_directory
 from glmforge.train.session import Session
 from glmforge.train.signals import SignalFlag, watch_signals
 from glmforge.train.state import Progress, seed_everything
@@ -65,7 +63,7 @@ def train(
     settings = as_config(config, resume)
     world = read_world()
     directory = Path(settings.training.output_dir)
-    checkpoint_from = _resume_directory(directory, resume)
+    checkpoint_from = resume_directory(directory, resume)
     if checkpoint_from is None:
         rundir.check_free(directory)
     else:
@@ -84,34 +82,13 @@ def train(
             session.recorder.close()
 
 
-def _resume_directory(directory: Path, resume: str | None) -> Path | None:
-    """Return the run directory to go on with, or None for a new run.
-
-    "auto" means: go on where the config's own directory holds a run, else begin it.
-
-    Raises:
-        CheckpointError: the named directory is another than the config's, or holds no run.
-    """
-    if resume is None or (resume == "auto" and not holds_run(directory)):
-        return None
-    named = directory if resume == "auto" else Path(resume)
-    if named.resolve() != directory.resolve():
-        raise CheckpointError(
-            f"--resume {resume}: the config's training.output_dir is {directory}; a run goes on in "
-            f"its own directory: write training.output_dir={resume}"
-        )
-    if not holds_run(named):
-        raise CheckpointError(f"--resume {resume}: no run in {named.resolve()}")
-    return named
-
-
 def _already_complete(config: RunConfig, directory: Path) -> RunResult | None:
     final = rundir.read_final(directory)
     if final is None or final["status"] != "complete":
         return None
     return RunResult(
         output_dir=directory,
-        weights_dir=directory / ("adapter" if config.method == "lora" else "model"),
+        weights_dir=directory / ("adapter" if config.trains_adapter else "model"),
         step=final["step"],
         total_steps=final["total_steps"],
         best_step=final["best_step"],
@@ -128,19 +105,26 @@ def _prepare(
     seed_everything(training.seed)
     planned = plan_run(config, ranks, say)
     manifest = rundir.data_manifest(planned.data.files, planned.data.examples())
+    engine_config = planned.engine_config
+    start = None
     if resuming:
-        rundir.check_same_run(directory, config.to_yaml(), manifest)
+        rundir.check_same_run(directory, config, manifest)
+        start = find_start(directory, planned.sizes, ranks, say)
+        if start.is_elastic(ranks):
+            engine_config = engine_config | {"checkpoint": {"load_universal": True}}
     model = prepare_model(config, planned.model, planned.precision, ranks, say)
-    engine = build_engine(model, planned.engine_config, _optimizer(config))
-    if ranks.is_main and not resuming:
+    engine = build_engine(model, engine_config, _optimizer(config))
+    if ranks.is_main and start is None:
         rundir.write_run_files(
             directory,
             config_yaml=config.to_yaml(),
             deepspeed_config=planned.engine_config,
             manifest=manifest,
         )
-    if resuming:
-        progress = _resume(engine, directory, ranks, say, is_lora=config.method == "lora")
+    if start is not None:
+        is_lora = config.trains_adapter
+        progress = load_start(engine, start, ranks, exclude_frozen=is_lora, seed=training.seed)
+        say(f"resumed {start.path} after step {progress.step}")
     else:
         progress = Progress()
         seed_everything(training.seed + ranks.rank)  # dropout differs from rank to rank
@@ -179,26 +163,8 @@ def _optimizer(config: RunConfig) -> OptimizerSettings:
         epsilon=training.adam_epsilon,
         weight_decay=training.weight_decay,
         lora_b_ratio=config.lora.loraplus_lr_ratio or 1.0,
+        eight_bit=training.optim == "adamw_bnb_8bit",
     )
-
-
-def _resume(engine: Any, directory: Path, ranks: Ranks, say: Any, *, is_lora: bool) -> Progress:
-    """Load the newest complete checkpoint; rank 0 finds and verifies it for all."""
-    outcome: tuple[Any, ...] | None = None
-    if ranks.is_main:
-        try:
-            found = newest_complete(directory / "checkpoints")
-            outcome = (found.path, found.skipped)
-        except CheckpointError as error:
-            outcome = (None, error.problems)
-    path, lines = ranks.agree(outcome)
-    if path is None:
-        raise CheckpointError(lines)
-    for line in lines:
-        say(line)
-    progress = load_checkpoint(engine, path, ranks, exclude_frozen=is_lora)
-    say(f"resumed {path} after step {progress.step}")
-    return progress
 
 
 def _finish(session: Session) -> RunResult:

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from glmforge.config import RunConfig, load_config_file
 from glmforge.config.paths import holds_run
 from glmforge.data import Example
 from glmforge.errors import CheckpointError
@@ -29,10 +28,12 @@ _PACKAGES = (
     "safetensors",
 )
 
-# Settings that may differ when a run is resumed: they change neither weights nor data order.
+# Settings that may differ when a run is resumed: they change neither weights nor data order (the
+# global batch, their product, may not: resume.find_start).
 _FREE_ON_RESUME = frozenset(
     """launch training.output_dir training.logging_steps training.save_steps training.eval_steps
-    training.save_total_limit training.per_device_eval_batch_size generation""".split()
+    training.save_total_limit training.per_device_eval_batch_size generation
+    training.per_device_train_batch_size training.gradient_accumulation_steps""".split()
 )
 
 
@@ -112,14 +113,18 @@ def read_final(directory: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def check_same_run(directory: Path, config_yaml: str, manifest: Mapping[str, Any]) -> None:
+def check_same_run(directory: Path, config: RunConfig, manifest: Mapping[str, Any]) -> None:
     """Refuse to resume a run with other settings or other data.
+
+    The run's config.yaml is read by this program's schema, so that settings which are newer than
+    the run have their defaults on both sides.
 
     Raises:
         CheckpointError: every setting that differs, old and new value; a data change.
+        ConfigError: config.yaml holds settings that this program does not know.
     """
-    old = _flat(yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8")))
-    new = _flat(yaml.safe_load(config_yaml))
+    old = _flat(load_config_file(directory / "config.yaml").model_dump(mode="json"))
+    new = _flat(config.model_dump(mode="json"))
     problems = []
     for key in sorted(old.keys() | new.keys()):
         section = key.split(".", 1)[0]

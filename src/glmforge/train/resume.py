@@ -1,0 +1,157 @@
+"""Going on with a run: which checkpoint, whether it fits, and loading it.
+
+Everything that can be refused is refused before the model's weights are read. On the same number
+of processes DeepSpeed's shards are loaded as they lie and the run goes on bitwise; on another
+number they are converted to DeepSpeed's universal form first (deepspeed.ai/tutorials/
+universal-checkpointing), so that the optimizer's state is carried over.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glmforge.config.paths import holds_run
+from glmforge.distributed.collectives import Ranks
+from glmforge.errors import CheckpointError
+from glmforge.plan.batch import BatchSizes
+from glmforge.train.checkpoint import MANIFEST, newest_complete
+from glmforge.train.engine import own_optimizer_settings
+from glmforge.train.state import Progress, restore_rank_state, seed_everything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The verified checkpoint that a run goes on from."""
+
+    path: Path
+    step: int
+    world_size: int
+    """Processes that wrote it."""
+
+    def is_elastic(self, ranks: Ranks) -> bool:
+        """Whether it was written by another number of processes."""
+        return self.world_size != ranks.world_size
+
+
+def resume_directory(directory: Path, resume: str | None) -> Path | None:
+    """Return the run directory to go on with, or None for a new run.
+
+    "auto" means: go on where the config's own directory holds a run, else begin it.
+
+    Raises:
+        CheckpointError: the named directory is another than the config's, or holds no run.
+    """
+    if resume is None or (resume == "auto" and not holds_run(directory)):
+        return None
+    named = directory if resume == "auto" else Path(resume)
+    if named.resolve() != directory.resolve():
+        raise CheckpointError(
+            f"--resume {resume}: the config's training.output_dir is {directory}; a run goes on in "
+            f"its own directory: write training.output_dir={resume}"
+        )
+    if not holds_run(named):
+        raise CheckpointError(f"--resume {resume}: no run in {named.resolve()}")
+    return named
+
+
+def find_start(directory: Path, sizes: BatchSizes, ranks: Ranks, say: Any) -> Start:
+    """Return the newest whole checkpoint of a run; rank 0 looks and verifies for all.
+
+    Raises:
+        CheckpointError: there is none, or this run's global batch is another than the run's.
+    """
+    outcome: tuple[Any, ...] | None = None
+    if ranks.is_main:
+        try:
+            found = newest_complete(directory / "checkpoints")
+            manifest = json.loads((found.path / MANIFEST).read_text(encoding="utf-8"))
+            start = Start(path=found.path, step=manifest["step"], world_size=manifest["world_size"])
+            _check_global_batch(directory, sizes, start)
+            outcome = (start, found.skipped)
+        except CheckpointError as error:
+            outcome = (None, error.problems)
+    start, lines = ranks.agree(outcome)
+    if start is None:
+        raise CheckpointError(lines)
+    for line in lines:
+        say(line)
+    return start
+
+
+def _check_global_batch(directory: Path, sizes: BatchSizes, start: Start) -> None:
+    """The data order is a function of the global batch: it may not change."""
+    written = json.loads((directory / "deepspeed.json").read_text(encoding="utf-8"))
+    before = written["train_batch_size"]
+    if before == sizes.global_batch:
+        return
+    per_step = sizes.micro_batch * sizes.world_size
+    if before % per_step == 0:
+        remedy = f"write training.gradient_accumulation_steps={before // per_step}"
+    else:
+        fitting = [n for n in range(1, before + 1) if before % (n * sizes.world_size) == 0]
+        remedy = (
+            f"with {sizes.world_size} process(es) use training.per_device_train_batch_size of "
+            f"{', '.join(map(str, fitting))}"
+            if fitting
+            else f"{sizes.world_size} process(es) cannot share {before} rows: use another number"
+        )
+    raise CheckpointError(
+        f"{start.path}: the run takes {before} rows a step (written by {start.world_size} "
+        f"process(es)), but {sizes.sentence()}: the order of the data would change; {remedy}"
+    )
+
+
+def load_start(
+    engine: Any, start: Start, ranks: Ranks, *, exclude_frozen: bool, seed: int
+) -> Progress:
+    """Load weights, optimizer and random states into the engine; a collective.
+
+    Raises:
+        CheckpointError: DeepSpeed cannot read or convert the checkpoint.
+    """
+    folder, tag = start.path, f"global_step{start.step}"
+    if start.is_elastic(ranks):
+        folder = start.path.with_name(f".universal-{start.path.name}")
+        if ranks.is_main:
+            _convert(start.path / tag, folder / tag)
+        ranks.barrier()
+    with own_optimizer_settings(engine):
+        loaded, _ = engine.load_checkpoint(
+            str(folder),
+            tag=tag,
+            load_module_strict=not exclude_frozen,
+            load_lr_scheduler_states=False,
+        )
+    if loaded is None:
+        raise CheckpointError(f"{start.path}: DeepSpeed found nothing to load in it")
+    states = start.path / "state"
+    mine = states / f"rank-{ranks.rank:05d}.pt"
+    if mine.exists():
+        restore_rank_state(torch.load(mine, weights_only=True), ranks.device)
+    else:  # more processes than before: the new ones draw their own numbers
+        seed_everything(seed + ranks.rank)
+    ranks.barrier()
+    if start.is_elastic(ranks) and ranks.is_main:
+        shutil.rmtree(folder)
+    values = json.loads((states / "progress.json").read_text(encoding="utf-8"))
+    return Progress.from_dict(values)
+
+
+def _convert(source: Path, target: Path) -> None:
+    """Convert DeepSpeed's shards to its universal form, in a process of its own."""
+    if target.parent.exists():
+        shutil.rmtree(target.parent)
+    target.mkdir(parents=True)
+    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"]
+    command += ["--input_folder", str(source), "--output_folder", str(target)]
+    command += ["--inject_missing_state", "--num_extract_workers", "1", "--num_merge_workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        tail = "\n".join((done.stdout + done.stderr).strip().split("\n")[-8:])
+        raise CheckpointError(f"{source}: cannot be converted for another world size:\n{tail}")

@@ -1,0 +1,82 @@
+"""What a method needs is asked before a weight is read, and refused with the reason."""
+
+import importlib.util
+
+import pytest
+import torch
+
+import glmforge
+from glmforge.assets import asset_path
+from glmforge.config import config_from_mapping
+from glmforge.errors import ConfigError
+from glmforge.train.methods import check_requirements
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def config(tmp_path, method="lora", sections=None, **training):
+    return config_from_mapping(
+        {
+            **(sections or {}),
+            "model": {"model_name_or_path": str(asset_path("demo/model"))},
+            "method": method,
+            "data": {"train": str(asset_path("demo/validation.jsonl")), "max_length": 256},
+            "training": {"output_dir": str(tmp_path / "run"), **training},
+        }
+    )
+
+
+def problems(settings, device, **zero):
+    with pytest.raises(ConfigError) as caught:
+        check_requirements(settings, device, {"zero_optimization": {"stage": 2, **zero}})
+    return list(caught.value.problems)
+
+
+def test_bitsandbytes_is_refused_on_the_cpu(tmp_path):
+    """Both of its users, each with what to write instead."""
+    method, optim = problems(config(tmp_path, "qlora", optim="adamw_bnb_8bit"), CPU)
+    assert method.startswith("method is qlora, but this run is on the CPU")
+    assert "write method=lora, or run on a GPU" in method
+    assert optim.startswith("training.optim is adamw_bnb_8bit, but this run is on the CPU")
+    assert "training.optim=adamw_torch" in optim
+
+
+def test_qlora_on_the_cpu_ends_before_anything_is_written(tmp_path):
+    """The whole program: no weight is read, no run directory made."""
+    with pytest.raises(ConfigError, match="bitsandbytes' kernels need a CUDA GPU"):
+        glmforge.train(config(tmp_path, "qlora"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_bitsandbytes_that_is_not_installed_is_named(tmp_path, monkeypatch):
+    """With the command that installs it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    (problem,) = problems(config(tmp_path, "qlora"), GPU)
+    assert "pip install 'glmforge[gpu]'" in problem
+
+
+def test_qlora_is_refused_at_stage_3_with_the_reason(tmp_path, monkeypatch):
+    """The other stages are named."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    (problem,) = problems(config(tmp_path, "qlora"), GPU, stage=3)
+    assert "scales lie beside it" in problem
+    assert "write stage 2 (or 1, 0)" in problem
+    for stage in (0, 1, 2):
+        engine = {"zero_optimization": {"stage": stage}}
+        check_requirements(config(tmp_path, "qlora"), GPU, engine)
+
+
+def test_eight_bit_states_cannot_be_offloaded(tmp_path, monkeypatch):
+    """DeepSpeed's CPU Adam would do the updates, and the choice nothing."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    settings = config(tmp_path, optim="adamw_bnb_8bit")
+    (problem,) = problems(settings, GPU, offload_optimizer={"device": "cpu"})
+    assert "remove one of the two" in problem
+    check_requirements(settings, GPU, {"zero_optimization": {"stage": 2}})
+
+
+def test_more_layers_than_there_are_cannot_be_trained(tmp_path):
+    """The number that exists, before weights are read."""
+    settings = config(tmp_path, "freeze", {"freeze": {"num_trainable_layers": 5}})
+    with pytest.raises(ConfigError, match=r"is 5, but .* has 4 decoder layers: write 4 or less"):
+        glmforge.train(settings)
