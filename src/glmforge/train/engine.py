@@ -4,7 +4,8 @@ One of the two modules that import DeepSpeed (the other is ``distributed/zero.py
 the engine itself: `engine(...)`, `engine.backward(...)`, `engine.step()`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +119,27 @@ def build_engine(model: nn.Module, config: Mapping[str, Any], settings: Optimize
         dist_init_required=False,
     )
     return engine
+
+
+@contextmanager
+def own_optimizer_settings(engine: Any) -> Iterator[None]:
+    """Keep each parameter group's settings and step count its own while a checkpoint is loaded.
+
+    DeepSpeed 0.19.8 loads ZeRO-3's universal form with the first group's settings in every group
+    (norms and biases would be decayed) and with one step-count tensor shared by all groups (each
+    update would count it several times); tests/dist holds both.
+    """
+    optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    kept = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    yield
+    for group, settings in zip(optimizer.param_groups, kept, strict=True):
+        group.update(settings)
+    for state in optimizer.state.values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].clone()
 
 
 def set_learning_rate(engine: Any, rate: float) -> None:
