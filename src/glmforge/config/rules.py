@@ -35,19 +35,23 @@ def _idle(get: Getter) -> Iterator[tuple[str, str]]:
     for setting, replaced in ALTERNATIVES:
         if get(setting) is not None:
             yield replaced, f"{setting} is written and decides alone; keep one of the two"
-    if get("method") == "full":
+    method = get("method")
+    if method in ("full", "freeze"):
         for name in _LORA:
-            yield f"lora.{name}", "method is full, which trains no adapter"
+            yield f"lora.{name}", f"method is {method}, which trains no adapter"
     elif get("lora.r") == 1:
         yield "lora.use_rslora", "lora.r is 1, whose square root is 1"
-    validation, prompts = get("data.validation"), get("generation.prompts")
-    if validation is None:
-        reason = "data.validation is not given, so nothing is evaluated"
-        yield "training.per_device_eval_batch_size", reason
-        yield "generation.num_prompts", "data.validation is not given, so there is none to take"
+    if method != "freeze":
+        yield "freeze.num_trainable_layers", f"method is {method}, not freeze"
+    yield from _idle_data(get)
+    prompts = get("generation.prompts")
+    if get("data.validation") is None and get("data.validation_size") is None:
+        reason = "neither data.validation nor data.validation_size is given, so nothing is"
+        yield "training.per_device_eval_batch_size", f"{reason} evaluated"
+        yield "generation.num_prompts", f"{reason} there to take"
         if prompts is None:
-            yield "training.eval_steps", reason
-            yield "generation.max_new_tokens", "no data.validation and no generation.prompts"
+            yield "training.eval_steps", f"{reason} evaluated"
+            yield "generation.max_new_tokens", "no validation data and no generation.prompts"
     elif prompts is not None:
         yield "generation.num_prompts", "generation.prompts is written out"
     if get("launch.nproc") in (None, 1) and get("launch.gpus") is None:
@@ -55,14 +59,24 @@ def _idle(get: Getter) -> Iterator[tuple[str, str]]:
             yield f"launch.{name}", "one process meets nobody (launch.nproc, launch.gpus)"
 
 
+def _idle_data(get: Getter) -> Iterator[tuple[str, str]]:
+    if get("data.validation") is not None:
+        yield "data.validation_size", "data.validation is given; keep one of the two"
+    if get("data.packing") is not False:
+        for name in ("group_by_length", "pad_to_multiple_of"):
+            yield f"data.{name}", "rows are packed and so all full; write data.packing: false"
+
+
 def contradictions(get: Getter) -> list[tuple[str, str]]:
     """List (setting, sentence) for settings that cannot both hold."""
     problems: list[tuple[str, str]] = []
-    if get("model.from_scratch") is True and get("method") == "lora":
+    method = get("method")
+    if get("model.from_scratch") is True and method in ("lora", "qlora", "freeze"):
+        what = "the last layers" if method == "freeze" else "an adapter"
         problems.append(
             (
                 "model.from_scratch",
-                "model.from_scratch is true with method lora: an adapter on random frozen weights "
+                f"model.from_scratch is true with method {method}: {what} on random frozen weights "
                 "learns nothing useful; write method: full, or from_scratch: false",
             )
         )

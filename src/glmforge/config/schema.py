@@ -29,6 +29,16 @@ NonEmptyText = Annotated[str, Field(min_length=1)]
 PathText = Annotated[NonEmptyText, AfterValidator(os.path.expanduser)]
 Paths = PathText | Annotated[list[PathText], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Truncation = Literal[
+    "drop_last_turns",
+    "drop",
+    "drop_oldest_turns",
+    "split",
+    "truncate_prompt",
+    "truncate_right",
+    "error",
+]
 GpuList = Annotated[NonEmptyText, BeforeValidator(_number_as_text)]
 
 
@@ -46,7 +56,7 @@ class ModelSettings(Settings):
 
 
 class LoraSettings(Settings):
-    """Low-rank adapters (method lora)."""
+    """Low-rank adapters (methods lora and qlora)."""
 
     r: Count = Field(default=8, description="Rank of the adapter matrices (dimensions).")
     lora_alpha: Count = Field(
@@ -79,33 +89,103 @@ class LoraSettings(Settings):
     )
 
 
+class FreezeSettings(Settings):
+    """Training of the last layers only (method freeze)."""
+
+    num_trainable_layers: Count = Field(
+        default=2,
+        description="How many of the last decoder layers are trained (a count), with the norm "
+        "after them; embeddings and language head stay as they are.",
+    )
+
+
+class WeightedSource(Settings):
+    """One source of training data and how often its records count."""
+
+    path: PathText = Field(description="File, directory or hub name.")
+    weight: float = Field(
+        default=1.0,
+        gt=0,
+        description="How often each record is taken: 2 is twice, 0.5 a random half (a factor).",
+    )
+
+
+Sources = (
+    PathText | WeightedSource | Annotated[list[PathText | WeightedSource], Field(min_length=1)]
+)
+Repair = Literal["merge", "trim", "flatten", "gbk"]
+
+
 class DataSettings(Settings):
     """Dialogues and how they become training rows."""
 
-    train: Paths = Field(description="File or files with the training dialogues (JSON Lines).")
+    train: Sources = Field(
+        description="Training dialogues: files, directories or hub names, each alone or as "
+        "{path, weight}."
+    )
     validation: Paths | None = Field(
         default=None,
-        description="File or files with the held-out dialogues; null trains without evaluation.",
+        description="Held-out dialogues: files, directories or hub names; null evaluates nothing, "
+        "or what validation_size holds out.",
+    )
+    validation_size: Count | Share | None = Field(
+        default=None,
+        description="Records of data.train to hold out for validation (a count, or a share below "
+        "1), copies of a record together; null holds none out.",
+    )
+    columns: dict[NonEmptyText, NonEmptyText] = Field(
+        default_factory=dict,
+        description="Names of the files' fields where they differ from ours (ours: theirs), such "
+        "as {query: ask, response: reply}.",
+    )
+    repair: list[Repair] = Field(
+        default_factory=list,
+        description="Faults that are repaired on reading: merge joins neighbours of one role, trim "
+        "strips white space, flatten joins lists of text parts, gbk reads GBK lines.",
     )
     max_length: int = Field(
         default=2048, ge=8, description="Longest dialogue and length of a packed row (tokens)."
     )
-    labels: Literal["all_turns", "last_turn"] = Field(
+    labels: Literal["all_turns", "last_turn", "official"] = Field(
         default="all_turns",
-        description="Which assistant turns are trained: all of them or only the last.",
+        description="Which assistant turns are trained: all of them, only the last, or what the "
+        "family's own fine-tuning code trained.",
     )
-    truncation: Literal["drop_last_turns", "drop"] = Field(
+    truncation: Truncation = Field(
         default="drop_last_turns",
-        description="What happens to a dialogue over max_length: lose turns from its end, or be "
-        "left out; both are counted.",
+        description="What happens to a dialogue over max_length: lose turns from its end "
+        "(drop_last_turns) or its start (drop_oldest_turns), be left out (drop), be divided "
+        "(split), lose words of its questions (truncate_prompt), have its last answer cut "
+        "(truncate_right), or stop the run (error); everything is counted.",
     )
-    packing: bool = Field(
-        default=True,
-        description="Put several dialogues into one row, with attention and positions kept apart.",
+    packing: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Put several dialogues into one row, with attention and positions kept apart; "
+        "auto does so unless the model family cannot (ChatGLM-6B).",
+    )
+    group_by_length: bool = Field(
+        default=False,
+        description="Rows of like length share a step, for less padding; only with packing false.",
+    )
+    pad_to_multiple_of: Count = Field(
+        default=1,
+        description="Row lengths are padded to a multiple of this (tokens); only with packing "
+        "false.",
     )
     on_error: Literal["stop", "skip"] = Field(
         default="stop",
-        description="What a faulty row does: stop the run, or be skipped and counted.",
+        description="What a faulty record does: stop the run, or be skipped, counted and written "
+        "to skipped.jsonl in the run directory.",
+    )
+    preprocessing_num_workers: Count | None = Field(
+        default=None,
+        description="Processes that prepare the data, one core each; null is all cores, fewer for "
+        "small files.",
+    )
+    prepared_dir: PathText | None = Field(
+        default=None,
+        description="Directory of the prepared sets, which runs share; null is .prepared beside "
+        "training.output_dir.",
     )
 
 
@@ -159,6 +239,11 @@ class TrainingSettings(Settings):
         default=None,
         description="Steps in which the learning rate rises from 0, in place of warmup_ratio; "
         "null takes the ratio.",
+    )
+    optim: Literal["adamw_torch", "adamw_bnb_8bit"] = Field(
+        default="adamw_torch",
+        description="Optimizer: torch's AdamW (fused on GPU), or bitsandbytes' with states of 8 "
+        "bits (GPU only), which takes 6 bytes less a trained parameter.",
     )
     weight_decay: float = Field(
         default=0.01, ge=0, description="AdamW's decoupled weight decay (per unit learning rate)."
@@ -233,11 +318,17 @@ class RunConfig(Settings):
     """All settings of a run."""
 
     model: ModelSettings = Field(description="The base model.")
-    method: Literal["lora", "full"] = Field(
-        default="lora", description="What is trained: low-rank adapters or all weights."
+    method: Literal["lora", "qlora", "freeze", "full"] = Field(
+        default="lora",
+        description="What is trained: low-rank adapters (on a 4-bit base with qlora), the last "
+        "layers, or all weights.",
     )
     lora: LoraSettings = Field(
-        default_factory=LoraSettings, description="Low-rank adapters (method lora)."
+        default_factory=LoraSettings, description="Low-rank adapters (methods lora and qlora)."
+    )
+    freeze: FreezeSettings = Field(
+        default_factory=FreezeSettings,
+        description="Training of the last layers only (method freeze).",
     )
     data: DataSettings = Field(description="Dialogues and how they become training rows.")
     training: TrainingSettings = Field(
@@ -256,6 +347,11 @@ class RunConfig(Settings):
         default_factory=LaunchSettings,
         description="Processes that `glmforge train` starts itself.",
     )
+
+    @property
+    def trains_adapter(self) -> bool:
+        """Whether adapters are trained beside a base that stays as it is."""
+        return self.method in ("lora", "qlora")
 
     def to_yaml(self) -> str:
         """Write the config as YAML that `load_config_file` reads back to an equal config.

@@ -25,6 +25,8 @@ class OptimizerSettings:
     weight_decay: float
     lora_b_ratio: float = 1.0
     """Learning rate of the lora_B matrices as a multiple of `learning_rate` (LoRA+)."""
+    eight_bit: bool = False
+    """Keep both moments in 8 bits (bitsandbytes)."""
 
 
 def pick_precision(wanted: str, device: torch.device) -> str:
@@ -95,6 +97,10 @@ def build_optimizer(
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
         return DeepSpeedCPUAdam(groups, adamw_mode=True, **options)
+    if settings.eight_bit:
+        from bitsandbytes.optim import AdamW8bit
+
+        return AdamW8bit(groups, **options)
     on_gpu = groups[0]["params"][0].device.type == "cuda"
     return torch.optim.AdamW(groups, fused=on_gpu, **options)
 

@@ -31,10 +31,16 @@ from glmforge.data import (
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import ConfigError, TrainingError
 from glmforge.models import family_of, load_config, load_model, load_tokenizer, new_model
-from glmforge.models.layers import checkpoint_layers, compile_layers
+from glmforge.models.layers import (
+    checkpoint_layers,
+    compile_layers,
+    decoder_layers,
+    train_last_layers,
+)
 from glmforge.plan.batch import BatchSizes, batch_sizes
 from glmforge.plan.deepspeed_config import EngineSettings, read_map, write_config
 from glmforge.train.engine import pick_precision, torch_dtype
+from glmforge.train.methods import check_layer_count, check_requirements, four_bit
 
 Say = Callable[[str], None]
 
@@ -181,6 +187,8 @@ class ModelPlan:
     config: Any
     """The model's own configuration (config.json)."""
     lora: LoraSettings | None
+    trained_layers: int | None = None
+    """Method freeze: how many of the last decoder layers are trained."""
 
 
 def plan_model(config: RunConfig) -> ModelPlan:
@@ -188,7 +196,8 @@ def plan_model(config: RunConfig) -> ModelPlan:
 
     Raises:
         AdapterError: LoRA targets that match nothing.
-        ConfigError: max_length is longer than the model's positions.
+        ConfigError: max_length is longer than the model's positions, or more layers are to be
+            trained than there are.
         ModelError: no readable config.json, or one of no known model.
     """
     directory = config.model.model_name_or_path
@@ -199,10 +208,15 @@ def plan_model(config: RunConfig) -> ModelPlan:
             f"data.max_length is {config.data.max_length} tokens, but {directory} has "
             f"{positions} positions: write data.max_length={positions} or less"
         )
-    if config.method != "lora":
+    if config.method == "full":
         return ModelPlan(config=model_config, lora=None)
+    empty = _empty_model(model_config)
+    if config.method == "freeze":
+        wanted = config.freeze.num_trainable_layers
+        check_layer_count(wanted, len(decoder_layers(empty)), directory)
+        return ModelPlan(config=model_config, lora=None, trained_layers=wanted)
     targets = check_targets(
-        _empty_model(model_config),
+        empty,
         config.lora.target_modules,
         family_of(model_config).lora_targets,
     )
@@ -250,6 +264,7 @@ def plan_run(config: RunConfig, ranks: Ranks, say: Say) -> RunPlan:
         EngineSettings(sizes=sizes, precision=precision, max_grad_norm=training.max_grad_norm),
         read_map(config.deepspeed),
     )
+    check_requirements(config, ranks.device, engine_config)
     stage = engine_config["zero_optimization"]["stage"]
     say(f"{ranks.device.type}, {precision}, ZeRO-{stage}; {sizes.sentence()} rows a step")
     model = plan_model(config)
@@ -283,14 +298,17 @@ def prepare_model(
         say(f"model: random weights from {directory}/config.json (model.from_scratch)")
         model: Any = new_model(plan.config, dtype=dtype).to(ranks.device)
     else:
-        model = load_model(directory, dtype=dtype, device=ranks.device)
+        quantization = four_bit(dtype) if config.method == "qlora" else None
+        model = load_model(directory, dtype=dtype, device=ranks.device, quantization=quantization)
     if plan.lora is not None:
         model = add_lora(model, plan.lora)
+    elif plan.trained_layers is not None:
+        train_last_layers(model, plan.trained_layers)
     else:
         model.requires_grad_(True)
     if config.training.gradient_checkpointing:
         checkpoint_layers(model)
-    if ranks.device.type == "cuda":
+    if ranks.device.type == "cuda" and config.method != "qlora":
         compile_layers(model)
     say(trainable_line(model))
     return model

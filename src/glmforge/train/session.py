@@ -50,7 +50,7 @@ class Session:
     @property
     def is_lora(self) -> bool:
         """Whether adapters are trained and the base is frozen."""
-        return self.config.method == "lora"
+        return self.config.trains_adapter
 
     @property
     def checkpoints(self) -> Path:

@@ -155,7 +155,11 @@ def test_an_unknown_key_near_to_nothing_lists_the_known_ones(problems: Problems)
             "lora.target_modules=[8]",
             "lora.target_modules is [8] (a list): expected a non-empty list of",
         ),
-        ("method=qlora", "method is 'qlora' (a text): expected one of lora, full, did you mean"),
+        (
+            "method=qlroa",
+            "method is 'qlroa' (a text): expected one of lora, qlora, freeze, full, did you mean "
+            "qlora?",
+        ),
         ("training.precision=int8", "training.precision is 'int8' (a text): expected one of auto"),
         ("deepspeed=[1]", "deepspeed is [1] (a list): expected a map, or a text, or null"),
         ("training=5", "training is 5 (a whole number): expected a map of settings"),
@@ -197,6 +201,14 @@ def test_several_faults_are_reported_at_once(problems: Problems) -> None:
     ("lines", "problem"),
     [
         ("method: full\nlora: {r: 4}\n", "c.yaml:8: lora.r has no effect: method is full"),
+        (
+            "freeze: {num_trainable_layers: 3}\n",
+            "c.yaml:7: freeze.num_trainable_layers has no effect: method is lora, not freeze",
+        ),
+        (
+            "method: freeze\nlora: {r: 4}\n",
+            "c.yaml:8: lora.r has no effect: method is freeze, which trains no adapter",
+        ),
         (
             "lora: {r: 1, use_rslora: true}\n",
             "c.yaml:7: lora.use_rslora has no effect: lora.r is 1",

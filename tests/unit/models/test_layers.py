@@ -4,7 +4,7 @@ import pytest
 
 from glmforge.models.layers import decoder_layers, train_last_layers
 
-FAMILIES = ["chatglm", "chatglm2", "chatglm3", "glm4"]
+FAMILIES = ["chatglm", "chatglm3", "glm4-9b", "glm", "glm4"]
 
 
 @pytest.mark.parametrize("generation", FAMILIES)
