@@ -1,0 +1,229 @@
+"""Which configuration to choose for the cards at hand, and what to change where none fits.
+
+Owns the search: ZeRO stage, offloading, checkpointing and how the rows of a step are split into
+micro-batches (the rows of a step stay as they are, for the training stays the same). Those that
+fit are ranked by predicted tokens a second; every number in a sentence comes from the account.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from glmforge.plan.memory import Account, account
+from glmforge.plan.shape import ModelShape
+from glmforge.plan.speed import Links, Speed, predict_speed
+from glmforge.plan.states import trained_parameters
+from glmforge.plan.workload import GIB, Workload
+
+OFFLOADS = ((False, False), (True, False), (True, True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The cards of a run: memory of each in GiB, host memory of one machine in GiB, and links.
+
+    ``cards_per_host`` ranks share the host's memory. ``host_gib`` None: not known, not checked.
+    """
+
+    card_gib: float
+    host_gib: float | None = None
+    cards_per_host: int = 1
+    links: Links = "nvlink"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A configuration with its account and its predicted speed."""
+
+    account: Account
+    speed: Speed
+    fits: bool
+
+    @property
+    def workload(self) -> Workload:
+        """The configuration."""
+        return self.account.workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The ranked configurations that fit, and sentences about the choice (or its absence)."""
+
+    ranked: tuple[Candidate, ...]
+    sentences: tuple[str, ...]
+
+    @property
+    def best(self) -> Candidate | None:
+        """The fastest that fits."""
+        return self.ranked[0] if self.ranked else None
+
+
+def judge(shape: ModelShape, work: Workload, machine: Machine) -> Candidate:
+    """Account for one configuration and say whether it fits."""
+    found = account(shape, work)
+    fits = found.needed_gib <= machine.card_gib
+    if machine.host_gib is not None:
+        fits = fits and found.host_gib * machine.cards_per_host <= machine.host_gib
+    return Candidate(account=found, speed=predict_speed(shape, work, machine.links), fits=fits)
+
+
+def advise(shape: ModelShape, work: Workload, machine: Machine) -> Advice:
+    """Rank all configurations of a run that fit; explain the first, or say what would."""
+    every = [judge(shape, option, machine) for option in options(work)]
+    ranked = sorted((one for one in every if one.fits), key=_order)
+    if ranked:
+        return Advice(ranked=tuple(ranked), sentences=_choice(shape, ranked, machine))
+    return Advice(ranked=(), sentences=tuple(_nothing_fits(shape, work, machine)))
+
+
+def options(work: Workload) -> Iterator[Workload]:
+    """Yield the configurations of one run: same method, rows of a step, and cards."""
+    rows = work.micro_batch * work.accumulation
+    for stage in (2, 3):
+        for optimizer, parameters in OFFLOADS:
+            if parameters and (stage != 3 or work.method == "qlora"):
+                continue
+            if stage == 3 and work.method == "qlora":
+                continue  # quantised weights cannot be divided by DeepSpeed
+            for checkpointing in (False, True):
+                for micro in (size for size in range(1, rows + 1) if rows % size == 0):
+                    yield work.but(
+                        zero_stage=stage,
+                        offload_optimizer=optimizer,
+                        offload_param=parameters,
+                        checkpointing=checkpointing,
+                        micro_batch=micro,
+                        accumulation=rows // micro,
+                    )
+
+
+def _order(one: Candidate) -> tuple[int, float, float]:
+    """Offloading last, ZeRO-3 only where nothing less fits (a tenth slower is not worth it)."""
+    work = one.workload
+    level = 2 * (work.offload != "none") + (work.zero_stage == 3)
+    if work.method == "full":
+        level = 2 * (work.offload != "none")
+    return level, -one.speed.tokens_per_second, one.account.needed_gib
+
+
+def _choice(shape: ModelShape, ranked: list[Candidate], machine: Machine) -> tuple[str, ...]:
+    best = ranked[0]
+    work = best.workload
+    reasons = [
+        f"choice: {work.sentence()}: {best.account.needed_gib:.1f} of {machine.card_gib:g} GiB, "
+        f"about {best.speed.tokens_per_second:,.0f} tokens/s"
+    ]
+    if work.is_low_rank and work.zero_stage < 3:
+        reasons.append(
+            "ZeRO-2 because the frozen weights fit whole on every card: ZeRO-3 would gather them "
+            "for each forward and backward pass and divide nothing that matters"
+        )
+    elif work.zero_stage == 3:
+        whole = account(shape, work.but(zero_stage=2)).needed_gib
+        reasons.append(
+            f"ZeRO-3 because ZeRO-2 needs {whole:.1f} GiB at the same micro-batch"
+            if whole > machine.card_gib
+            else "ZeRO-3 because its larger micro-batch is faster than gathering weights is slow"
+        )
+    if work.checkpointing:
+        kept = account(shape, work.but(checkpointing=False)).needed_gib
+        reasons.append(f"checkpointing because without it {kept:.1f} GiB would be needed")
+    if work.offload != "none":
+        reasons.append(f"offload ({work.offload}) because nothing fits without it")
+    if len(ranked) > 1:
+        second = ranked[1]
+        reasons.append(
+            f"runner-up: {second.workload.sentence()}: {second.account.needed_gib:.1f} GiB, about "
+            f"{second.speed.tokens_per_second:,.0f} tokens/s"
+        )
+    return tuple(reasons)
+
+
+def _nothing_fits(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[str]:
+    rows = work.micro_batch * work.accumulation
+    least = work.but(
+        micro_batch=1, accumulation=rows, checkpointing=True, zero_stage=min(work.zero_stage, 2)
+    )
+    found = account(shape, least)
+    weights = found.term("weights").gib
+    yield (
+        f"{work.world_size} x {machine.card_gib:g} GiB, {work.method}, {work.row_tokens} tokens: "
+        f"does not fit under any ZeRO stage, offload or micro-batch. The least under ZeRO-2 "
+        f"(micro-batch 1, checkpointing) is {found.needed_gib:.1f} GiB, of which the weights are "
+        f"{weights:.1f} GiB on every card"
+    )
+    yield from ways_out(shape, work, machine)
+
+
+def ways_out(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[str]:
+    """Say what changes a configuration that does not fit, with the bytes that each would need."""
+    rows = work.micro_batch * work.accumulation
+    least = work.but(micro_batch=1, accumulation=rows, checkpointing=True, offload_optimizer=False)
+    yield from _about_zero2(shape, work, machine, least)
+    tries: list[tuple[str, Workload]] = []
+    if work.method == "lora":
+        tries.append(("QLoRA (4-bit base)", least.but(method="qlora", zero_stage=2)))
+    if work.world_size > 1 and work.method != "qlora":
+        tries.append(("ZeRO-3", least.but(zero_stage=3)))
+        tries.append(
+            (
+                "ZeRO-3 with small buckets (reduce_bucket_size, stage3_prefetch_bucket_size 5e7, "
+                "stage3_max_live_parameters 3e8)",
+                least.but(
+                    zero_stage=3,
+                    reduce_bucket=50_000_000,
+                    prefetch_bucket=50_000_000,
+                    max_live=300_000_000,
+                ),
+            )
+        )
+        both = least.but(zero_stage=3, offload_optimizer=True, offload_param=True)
+        tries.append(("ZeRO-3 with weights and optimizer on the host", both))
+    if work.method == "full":
+        lora = least.but(
+            method="lora", zero_stage=2, lora_targets=shape.family.lora_targets, lora_r=8
+        )
+        tries.append(("LoRA (r 8) instead of full parameters", lora))
+    for words, option in tries:
+        yield _attempt(shape, words, option, machine)
+    half = least.but(row_tokens=work.row_tokens // 2)
+    before, after = account(shape, least), account(shape, half)
+    moving = sum(term.bytes for term in before.terms) - before.term("weights").bytes
+    moved = sum(term.bytes for term in after.terms) - after.term("weights").bytes
+    yield (
+        f"data.max_length={half.row_tokens} instead of {work.row_tokens}: what comes and goes "
+        f"falls from {moving / GIB:.1f} to {moved / GIB:.1f} GiB"
+    )
+
+
+def _about_zero2(
+    shape: ModelShape, work: Workload, machine: Machine, least: Workload
+) -> Iterator[str]:
+    """Say why ZeRO-2 cannot help, where even its least configuration is too large."""
+    plain = least.but(zero_stage=2)
+    found = account(shape, plain)
+    if found.needed_gib <= machine.card_gib:
+        yield _attempt(shape, "ZeRO-2", plain, machine)
+        return
+    freed = found.peak_gib - account(shape, plain.but(offload_optimizer=True)).peak_gib
+    states = 12 * trained_parameters(shape, work) / work.world_size / GIB
+    reason = (
+        f"the frozen weights alone are {found.term('weights').gib:.1f} GiB on every card"
+        if work.is_low_rank
+        else f"weights are {found.term('weights').gib:.1f} GiB on every card and the optimizer's "
+        f"share is {states:.1f} GiB"
+    )
+    yield (
+        f"ZeRO-2 does not fit at any micro-batch: {reason}, micro-batch 1 with checkpointing needs "
+        f"{found.needed_gib:.1f} GiB, and optimizer offload frees only {max(0.0, freed):.2f} GiB"
+    )
+
+
+def _attempt(shape: ModelShape, words: str, option: Workload, machine: Machine) -> str:
+    found = judge(shape, option, machine)
+    verdict = "fits" if found.fits else "does not fit either"
+    host = found.account.host_gib * machine.cards_per_host
+    host_words = f" and {host:.0f} GiB of host memory" if option.offload != "none" else ""
+    return (
+        f"{words}, micro-batch {option.micro_batch}, accumulation {option.accumulation}, "
+        f"checkpointing: {verdict}, about {found.account.needed_gib:.1f} GiB a card{host_words}"
+    )

@@ -1,0 +1,129 @@
+"""The numbers of a model that a plan needs, taken from its configuration.
+
+Owns `ModelShape` and `shape_of`; counting is ``models/counts.py``'s. A shape holds plain numbers,
+so that the account and the advisor run without torch and can be asked about any card.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from glmforge.models.counts import LinearShape, count_parameters, layer_linears
+from glmforge.models.families import Family, family_of
+
+Block = Literal["chatglm", "glm", "split"]
+"""Which layer code computes: ChatGLM-6B's, our GLM decoder's (fused projections), or one of
+transformers' (separate q, k and v)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """One model in numbers (parameters are counts, widths are elements).
+
+    ``layer_parameters`` are of one decoder layer; ``head`` is 0 where it is tied to the embedding.
+    ``largest`` is the biggest single weight. ``norms`` are the norms of one layer.
+    """
+
+    family: Family
+    block: Block
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    vocabulary: int
+    embedding: int
+    head: int
+    layer_parameters: int
+    parameters: int
+    norms: int
+    linears: tuple[LinearShape, ...]
+
+    @property
+    def query_width(self) -> int:
+        """Width of all query heads."""
+        return self.heads * self.head_width
+
+    @property
+    def key_width(self) -> int:
+        """Width of all key (or value) heads."""
+        return self.kv_heads * self.head_width
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the MLP has a gate (SwiGLU) besides its up projection."""
+        return self.block != "chatglm"
+
+    @property
+    def largest(self) -> int:
+        """Elements of the biggest single weight."""
+        linear = max(shape.in_features * shape.out_features for shape in self.linears)
+        return max(linear, self.embedding)
+
+    @property
+    def layer_linear(self) -> int:
+        """Elements of the weight matrices of one layer."""
+        return sum(shape.in_features * shape.out_features for shape in self.linears)
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Weights that each token is multiplied with: all layers and the head."""
+        return self.layers * self.layer_linear + self.vocabulary * self.hidden
+
+    def lora_parameters(self, targets: Sequence[str], rank: int) -> int:
+        """Return what LoRA of this rank adds on the linear layers called `targets`."""
+        return self.layers * sum(
+            rank * (shape.in_features + shape.out_features)
+            for shape in self.linears
+            if shape.name in targets
+        )
+
+
+def shape_of(config: Any) -> ModelShape:
+    """Read the shape of a model's configuration (ours, or one of transformers')."""
+    family = family_of(config)
+    counts = count_parameters(config)
+    heads = config.num_attention_heads
+    layers = config.num_hidden_layers
+    in_layers = counts.total - counts.embedding - counts.head
+    is_first = family.name == "chatglm"
+    return ModelShape(
+        family=family,
+        block="chatglm" if is_first else "glm" if family.model_type == "chatglm" else "split",
+        layers=layers,
+        hidden=config.hidden_size,
+        inner=config.intermediate_size,
+        heads=heads,
+        kv_heads=heads if is_first else getattr(config, "num_key_value_heads", None) or heads,
+        head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        vocabulary=config.vocab_size,
+        embedding=counts.embedding,
+        head=counts.head,
+        layer_parameters=in_layers // layers,
+        parameters=counts.total,
+        norms=4 if family.model_type == "glm4" else 2,
+        linears=layer_linears(config) or _usual_linears(config),
+    )
+
+
+def _usual_linears(config: Any) -> tuple[LinearShape, ...]:
+    """Return the linear layers that most decoders of transformers have, by Llama's names."""
+    width, inner = config.hidden_size, config.intermediate_size
+    head_width = getattr(config, "head_dim", None) or width // config.num_attention_heads
+    query = config.num_attention_heads * head_width
+    groups = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    bias = bool(getattr(config, "attention_bias", False))
+    sizes = (
+        ("q_proj", width, query, bias),
+        ("k_proj", width, groups * head_width, bias),
+        ("v_proj", width, groups * head_width, bias),
+        ("o_proj", query, width, False),
+        ("gate_proj", width, inner, False),
+        ("up_proj", width, inner, False),
+        ("down_proj", inner, width, False),
+    )
+    return tuple(
+        LinearShape(name=name, in_features=inputs, out_features=outputs, bias=has_bias)
+        for name, inputs, outputs, has_bias in sizes
+    )

@@ -1,0 +1,85 @@
+"""What is to be computed: the settings of a run that its memory and time depend on.
+
+Owns `Workload`, plain numbers and switches; ``plan/request.py`` fills one from a run config, the
+advisor varies one, the account reads one.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Method = Literal["lora", "qlora", "full"]
+Precision = Literal["bf16", "fp16", "fp32"]
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One configuration of a run, for one model.
+
+    ``micro_batch`` is rows of ``row_tokens`` tokens in one forward pass, ``accumulation`` forward
+    passes of one update. Buckets and live parameters are DeepSpeed's settings, in elements.
+    ``repeats_heads``: the packed attention kernel at hand takes no grouped heads, so that keys and
+    values are repeated to all query heads (torch before 2.12 without flash-attn).
+    """
+
+    method: Method
+    precision: Precision = "bf16"
+    world_size: int = 1
+    zero_stage: int = 2
+    offload_optimizer: bool = False
+    offload_param: bool = False
+    pin_memory: bool = False
+    micro_batch: int = 1
+    accumulation: int = 1
+    row_tokens: int = 2048
+    checkpointing: bool = True
+    compiled: bool = True
+    packed: bool = False
+    repeats_heads: bool = False
+    lora_r: int = 8
+    lora_targets: tuple[str, ...] = ()
+    lora_dropout: float = 0.0
+    reduce_bucket: int = 200_000_000
+    prefetch_bucket: int = 50_000_000
+    max_live: int = 1_000_000_000
+    sub_group: int = 1_000_000_000
+    overlap_comm: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one forward pass of one rank, padding included."""
+        return self.micro_batch * self.row_tokens
+
+    @property
+    def element(self) -> int:
+        """Bytes of one weight or activation."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def is_low_rank(self) -> bool:
+        """Whether adapters are trained and the base is frozen."""
+        return self.method != "full"
+
+    @property
+    def offload(self) -> str:
+        """What lies in host memory: none, optimizer, or optimizer+parameters."""
+        if self.offload_param:
+            return "optimizer+parameters" if self.offload_optimizer else "parameters"
+        return "optimizer" if self.offload_optimizer else "none"
+
+    def but(self, **changes: Any) -> "Workload":
+        """Return the same workload with some settings changed."""
+        return replace(self, **changes)
+
+    def sentence(self) -> str:
+        """Name the configuration in one line."""
+        parts = [
+            self.method,
+            f"ZeRO-{self.zero_stage}",
+            *([f"offload {self.offload}"] if self.offload != "none" else []),
+            f"micro-batch {self.micro_batch} x {self.row_tokens} tokens",
+            f"accumulation {self.accumulation}",
+            "checkpointing" if self.checkpointing else "no checkpointing",
+        ]
+        return ", ".join(parts)

@@ -1,0 +1,91 @@
+"""The advisor: what it chooses for given cards, and what it says where nothing fits."""
+
+import re
+
+from plan_shapes import chatglm3, lora
+
+from glmforge.plan.advisor import Machine, advise, judge, options, ways_out
+from glmforge.plan.memory import account
+
+
+def four_cards(gib: float, **changes: object):
+    work = lora(micro_batch=2, accumulation=8, world_size=4, packed=True, **changes)
+    return work, Machine(card_gib=gib, cards_per_host=4, host_gib=256)
+
+
+def test_lora_stays_with_zero_2_where_the_weights_fit() -> None:
+    """80 GiB cards: no ZeRO-3, no offloading, no checkpointing."""
+    work, machine = four_cards(80)
+    best = advise(chatglm3(), work, machine).best
+    assert best is not None
+    chosen = best.workload
+    assert (chosen.zero_stage, chosen.offload, chosen.checkpointing) == (2, "none", False)
+
+
+def test_zero_3_is_chosen_only_where_weights_do_not_fit() -> None:
+    """12 GiB cards: the frozen weights alone are 11.6."""
+    work, machine = four_cards(12)
+    advice = advise(chatglm3(), work, machine)
+    assert advice.best is not None
+    assert advice.best.workload.zero_stage == 3
+    assert any("ZeRO-3 because ZeRO-2 needs" in line for line in advice.sentences)
+
+
+def test_offloading_comes_last() -> None:
+    """Every configuration without it ranks before every one with it."""
+    work, machine = four_cards(80, method="full")
+    offloads = [one.workload.offload for one in advise(chatglm3(), work, machine).ranked]
+    first = next(i for i, name in enumerate(offloads) if name != "none")
+    assert "none" not in offloads[first:]
+
+
+def test_the_rows_of_a_step_stay_what_they_are() -> None:
+    """Splitting a step otherwise is no other training."""
+    work, _ = four_cards(80)
+    assert {one.micro_batch * one.accumulation for one in options(work)} == {16}
+
+
+def test_every_ranked_configuration_fits_and_the_faster_comes_first() -> None:
+    """Within one level of ZeRO and offloading."""
+    work, machine = four_cards(40)
+    ranked = advise(chatglm3(), work, machine).ranked
+    plain = [
+        one for one in ranked if one.workload.zero_stage == 2 and one.workload.offload == "none"
+    ]
+    speeds = [one.speed.tokens_per_second for one in plain]
+    assert all(one.account.needed_gib <= 40 for one in ranked)
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_four_times_12_gib_is_explained_with_numbers_of_the_account() -> None:
+    """A guide says that ZeRO-2 with offload runs; it does not, and what does is named."""
+    work, machine = four_cards(12)
+    said = "\n".join(ways_out(chatglm3(), work, machine))
+    freed = re.search(r"optimizer offload frees only (\S+) GiB", said)
+    assert "the frozen weights alone are 11.6 GiB on every card" in said
+    assert freed is not None
+    assert float(freed[1]) < 0.05
+    assert re.search(r"QLoRA \(4-bit base\), micro-batch 1, .*: fits, about", said)
+    three = work.but(zero_stage=3, micro_batch=1, accumulation=16, checkpointing=True)
+    needed = account(chatglm3(), three).needed_gib
+    line = f"ZeRO-3, micro-batch 1, accumulation 16, checkpointing: fits, about {needed:.1f} GiB"
+    assert line in said
+    assert "data.max_length=1024 instead of 2048" in said
+
+
+def test_where_nothing_fits_the_ways_out_are_judged_too() -> None:
+    """Full parameters on one small card: not even offloading helps."""
+    machine = Machine(card_gib=8, host_gib=32)
+    advice = advise(chatglm3(), lora(method="full"), machine)
+    assert advice.best is None
+    assert "does not fit under any ZeRO stage" in advice.sentences[0]
+    assert any("LoRA (r 8) instead of full parameters" in line for line in advice.sentences)
+
+
+def test_host_memory_counts_all_ranks_of_a_machine() -> None:
+    """Full 6B offloaded: 16 bytes a parameter, whatever the number of cards."""
+    work = lora(method="full", world_size=4, offload_optimizer=True, checkpointing=True)
+    small = Machine(card_gib=80, cards_per_host=4, host_gib=64)
+    large = Machine(card_gib=80, cards_per_host=4, host_gib=256)
+    assert not judge(chatglm3(), work, small).fits
+    assert judge(chatglm3(), work, large).fits
