@@ -51,7 +51,7 @@ def keeps_linear_inputs(work: Workload) -> bool:
     Full parameters need it for the weight's gradient. Under ZeRO-3 DeepSpeed's own linear function
     keeps it for frozen weights too, and its hooks cut a compiled layer at every module.
     """
-    return work.method == "full" or work.zero_stage == 3
+    return not work.is_low_rank or work.zero_stage == 3
 
 
 def layer_items(shape: ModelShape, work: Workload) -> tuple[Item, ...]:
@@ -65,15 +65,20 @@ def layer_bytes(shape: ModelShape, work: Workload) -> int:
     return sum(item.bytes for item in layer_items(shape, work))
 
 
+def graph_layers(shape: ModelShape, work: Workload) -> int:
+    """Return how many layers a backward pass goes through: the trained ones of method freeze."""
+    return min(work.trained_layers, shape.layers) if work.method == "freeze" else shape.layers
+
+
 def kept_bytes(shape: ModelShape, work: Workload) -> tuple[int, str]:
     """Return what all layers keep until their backward pass, in bytes, and the formula."""
-    per_layer = layer_bytes(shape, work)
+    per_layer, layers = layer_bytes(shape, work), graph_layers(shape, work)
     if work.checkpointing:
         per_layer = work.element * shape.hidden
-        text = f"{shape.layers} layers x T x eH (each layer's input; the rest is computed again)"
+        text = f"{layers} layers x T x eH (each layer's input; the rest is computed again)"
     else:
-        text = f"{shape.layers} layers x T x {per_layer:,} bytes (all that backward needs)"
-    return shape.layers * work.tokens * per_layer, text
+        text = f"{layers} layers x T x {per_layer:,} bytes (all that backward needs)"
+    return layers * work.tokens * per_layer, text
 
 
 def _norm_items(shape: ModelShape, work: Workload) -> list[Item]:
@@ -99,7 +104,7 @@ def _norm_items(shape: ModelShape, work: Workload) -> list[Item]:
         ]
     else:
         scaled = 0  # the normed values, which a trained norm weight needs
-        if work.method == "full":
+        if not work.is_low_rank:
             scaled = 4 if shape.block == "glm" else e
         items = [
             Item(

@@ -80,10 +80,12 @@ def options(work: Workload) -> Iterator[Workload]:
     rows = work.micro_batch * work.accumulation
     for stage in (2, 3):
         for optimizer, parameters in OFFLOADS:
-            if parameters and (stage != 3 or work.method == "qlora"):
+            if parameters and stage != 3:
                 continue
-            if stage == 3 and work.method == "qlora":
+            if work.method == "qlora" and stage == 3:
                 continue  # quantised weights cannot be divided by DeepSpeed
+            if work.eight_bit and optimizer:
+                continue  # the host's Adam is DeepSpeed's own
             for checkpointing in (False, True):
                 for micro in (size for size in range(1, rows + 1) if rows % size == 0):
                     yield work.but(
@@ -100,7 +102,7 @@ def _order(one: Candidate) -> tuple[int, float, float]:
     """Offloading last, ZeRO-3 only where nothing less fits (a tenth slower is not worth it)."""
     work = one.workload
     level = 2 * (work.offload != "none") + (work.zero_stage == 3)
-    if work.method == "full":
+    if not work.is_low_rank:
         level = 2 * (work.offload != "none")
     return level, -one.speed.tokens_per_second, one.account.needed_gib
 
@@ -161,7 +163,9 @@ def ways_out(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[st
     yield from _about_zero2(shape, work, machine, least)
     tries: list[tuple[str, Workload]] = []
     if work.method == "lora":
-        tries.append(("QLoRA (4-bit base)", least.but(method="qlora", zero_stage=2)))
+        tries.append(
+            ("QLoRA (4-bit base)", least.but(method="qlora", zero_stage=2, compiled=False))
+        )
     if work.world_size > 1 and work.method != "qlora":
         tries.append(("ZeRO-3", least.but(zero_stage=3)))
         tries.append(
@@ -178,11 +182,11 @@ def ways_out(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[st
         )
         both = least.but(zero_stage=3, offload_optimizer=True, offload_param=True)
         tries.append(("ZeRO-3 with weights and optimizer on the host", both))
-    if work.method == "full":
+    if not work.is_low_rank:
         lora = least.but(
             method="lora", zero_stage=2, lora_targets=shape.family.lora_targets, lora_r=8
         )
-        tries.append(("LoRA (r 8) instead of full parameters", lora))
+        tries.append((f"LoRA (r 8) instead of method {work.method}", lora))
     for words, option in tries:
         yield _attempt(shape, words, option, machine)
     half = least.but(row_tokens=work.row_tokens // 2)

@@ -9,7 +9,7 @@ constants name where they were measured (one NVIDIA H200, torch 2.11, bf16, 2026
 from dataclasses import dataclass
 from typing import Literal
 
-from glmforge.plan.activations import keeps_linear_inputs
+from glmforge.plan.activations import graph_layers
 from glmforge.plan.shape import ModelShape
 from glmforge.plan.states import trained_parameters
 from glmforge.plan.workload import Workload
@@ -75,10 +75,11 @@ class Speed:
 
 def predict_speed(shape: ModelShape, work: Workload, links: Links = "nvlink") -> Speed:
     """Estimate one optimizer step on cards like the H200 that the constants are of."""
-    kind = "full" if work.method == "full" else "low-rank"
-    passes = 6 if kind == "full" else 4
+    kind = "low-rank" if work.is_low_rank else "full"
+    # Each weight: 2 operations a token forward, 2 for the gradient behind it, 2 for its own.
+    passes = 4.0 if work.is_low_rank else 2 + 4 * graph_layers(shape, work) / shape.layers
     # Hooks of ZeRO-3 cut compiled layers into small pieces, nearer to the plain path.
-    compiled = work.compiled and (work.zero_stage != 3 or not keeps_linear_inputs(work))
+    compiled = work.compiled and work.zero_stage != 3
     share = FLOOR_SHARE[kind, compiled, work.checkpointing]
     share *= QLORA_SHARE if work.method == "qlora" else 1.0
     flops = passes * shape.matrix_parameters * work.tokens

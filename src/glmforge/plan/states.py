@@ -16,6 +16,10 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """bitsandbytes' NF4 with double quantisation: 4 bits, an 8-bit scale for 64 weights, and an fp32
 scale for 256 of those (Dettmers et al., QLoRA, arXiv 2305.14314, section 3)."""
 
+EIGHT_BIT_BYTES = 2 + 2 * 4 / 256
+"""bitsandbytes' 8-bit Adam: a byte a moment, and an fp32 scale for each 256 (Dettmers et al.,
+arXiv 2110.02861)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
@@ -56,6 +60,8 @@ def trained_parameters(shape: ModelShape, work: Workload) -> int:
     """Return how many parameters are trained."""
     if work.method == "full":
         return shape.parameters
+    if work.method == "freeze":
+        return work.trained_layers * shape.layer_parameters + shape.hidden
     return shape.lora_parameters(work.lora_targets, work.lora_r)
 
 
@@ -70,12 +76,15 @@ def state_bytes(shape: ModelShape, work: Workload) -> StateBytes:
     # In fp32 the weights are their own masters at stage 0; ZeRO keeps a flat copy all the same.
     has_masters = mixed or work.zero_stage > 0
     masters = 4 * share if has_masters and on_card else 0
-    states = 8 * share if on_card else 0
+    moments = EIGHT_BIT_BYTES if work.eight_bit else 8.0
+    states = round(moments * share) if on_card else 0
     gradients, resting = _gradients(work, trained, share)
     return StateBytes(
         weights=_weights(shape, work, trained),
         masters=Sized(bytes=masters, formula=f"4 Pt{over}" if masters else "0"),
-        optimizer=Sized(bytes=states, formula=f"8 Pt{over} (two moments)" if states else "0"),
+        optimizer=Sized(
+            bytes=states, formula=f"{moments:g} Pt{over} (two moments)" if states else "0"
+        ),
         gradients=gradients,
         resting_gradients=resting,
         backward_buffers=_backward_buffers(work),
@@ -136,7 +145,7 @@ def _zero_buffers(shape: ModelShape, work: Workload, trained: int) -> Sized:
         return Sized(bytes=e * work.reduce_bucket, formula="e x reduce_bucket_size (always there)")
     if work.zero_stage == 0 or not work.offload_optimizer:
         return Sized(bytes=0, formula="0")
-    largest = shape.largest if work.method == "full" else min(trained, shape.hidden * 64)
+    largest = min(trained, shape.hidden * 64 if work.is_low_rank else shape.largest)
     return Sized(bytes=e * largest, formula="e x largest trained weight (its gradient, on its way)")
 
 

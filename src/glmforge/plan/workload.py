@@ -7,7 +7,7 @@ advisor varies one, the account reads one.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-Method = Literal["lora", "qlora", "full"]
+Method = Literal["lora", "qlora", "freeze", "full"]
 Precision = Literal["bf16", "fp16", "fp32"]
 
 GIB = 2**30
@@ -21,6 +21,7 @@ class Workload:
     passes of one update. Buckets and live parameters are DeepSpeed's settings, in elements.
     ``repeats_heads``: the packed attention kernel at hand takes no grouped heads, so that keys and
     values are repeated to all query heads (torch before 2.12 without flash-attn).
+    ``trained_layers`` is of method freeze; ``eight_bit``: optimizer states of bitsandbytes.
     """
 
     method: Method
@@ -40,6 +41,8 @@ class Workload:
     lora_r: int = 8
     lora_targets: tuple[str, ...] = ()
     lora_dropout: float = 0.0
+    trained_layers: int = 0
+    eight_bit: bool = False
     reduce_bucket: int = 200_000_000
     prefetch_bucket: int = 50_000_000
     max_live: int = 1_000_000_000
@@ -59,7 +62,7 @@ class Workload:
     @property
     def is_low_rank(self) -> bool:
         """Whether adapters are trained and the base is frozen."""
-        return self.method != "full"
+        return self.method in ("lora", "qlora")
 
     @property
     def offload(self) -> str:

@@ -79,7 +79,7 @@ def test_where_nothing_fits_the_ways_out_are_judged_too() -> None:
     advice = advise(chatglm3(), lora(method="full"), machine)
     assert advice.best is None
     assert "does not fit under any ZeRO stage" in advice.sentences[0]
-    assert any("LoRA (r 8) instead of full parameters" in line for line in advice.sentences)
+    assert any("LoRA (r 8) instead of method full" in line for line in advice.sentences)
 
 
 def test_host_memory_counts_all_ranks_of_a_machine() -> None:
