@@ -50,25 +50,34 @@ class Recorder:
     """Writes a run's records. On ranks other than 0 every method does nothing."""
 
     def __init__(
-        self, directory: Path, *, is_main: bool, logging_steps: int, total_steps: int, start: int
+        self,
+        directory: Path,
+        *,
+        is_main: bool,
+        logging_steps: int,
+        total_steps: int,
+        start: int | None,
     ) -> None:
-        """Open the files, dropping records after step `start` that a resumed run will redo."""
+        """Open the files, dropping records after step `start` that a resumed run will redo.
+
+        `start` None is a run from its beginning: what an attempt before it left is dropped.
+        """
         self._is_main = is_main
         self._logging_steps = logging_steps
         self._total_steps = total_steps
-        self._start = start
-        self._since = time.perf_counter()
         self._bar: _Bar | None = None
         if not is_main:
             return
         from torch.utils.tensorboard import SummaryWriter
 
         for name in ("metrics.jsonl", "samples.jsonl"):
-            _drop_after(directory / name, start)
+            _drop_after(directory / name, -1 if start is None else start)
         self._file: TextIO = open(directory / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
         self._samples: TextIO = open(directory / "samples.jsonl", "a", encoding="utf-8")  # noqa: SIM115
-        self._board = SummaryWriter(str(directory / "tensorboard"), purge_step=start + 1)
-        self._bar = _Bar(total_steps, start)
+        self._board = SummaryWriter(
+            str(directory / "tensorboard"), purge_step=0 if start is None else start + 1
+        )
+        self._bar = _Bar(total_steps, start or 0)
 
     def step(self, record: StepRecord, gathered: Sequence[Sequence[float]]) -> None:
         """Record one update; `gathered` holds each rank's [share, seconds, data, peak, tokens]."""

@@ -22,6 +22,7 @@ from glmforge.errors import CheckpointError
 from glmforge.plan.batch import BatchSizes
 from glmforge.train.checkpoint import MANIFEST, newest_complete
 from glmforge.train.engine import own_optimizer_settings
+from glmforge.train.rundir import check_free
 from glmforge.train.state import Progress, restore_rank_state, seed_everything
 
 
@@ -39,16 +40,22 @@ class Start:
         return self.world_size != ranks.world_size
 
 
-def resume_directory(directory: Path, resume: str | None) -> Path | None:
-    """Return the run directory to go on with, or None for a new run.
+def is_resuming(directory: Path, resume: str | None) -> bool:
+    """Say whether a run goes on, or begins.
 
-    "auto" means: go on where the config's own directory holds a run, else begin it.
+    "auto" means: go on where the config's own directory holds a run, else begin it. A run that
+    ended before its first checkpoint was written has nothing to go on with: it begins again. Where
+    checkpoints exist, whole or not, a run never begins again.
 
     Raises:
-        CheckpointError: the named directory is another than the config's, or holds no run.
+        CheckpointError: the named directory is another than the config's, or holds no run; or,
+            without `resume`, the directory holds a run.
     """
-    if resume is None or (resume == "auto" and not holds_run(directory)):
-        return None
+    if resume is None:
+        check_free(directory)
+        return False
+    if resume == "auto" and not holds_run(directory):
+        return False
     named = directory if resume == "auto" else Path(resume)
     if named.resolve() != directory.resolve():
         raise CheckpointError(
@@ -57,7 +64,8 @@ def resume_directory(directory: Path, resume: str | None) -> Path | None:
         )
     if not holds_run(named):
         raise CheckpointError(f"--resume {resume}: no run in {named.resolve()}")
-    return named
+    checkpoints = directory / "checkpoints"
+    return (checkpoints / "latest").exists() or any(checkpoints.glob("step-*"))
 
 
 def find_start(directory: Path, sizes: BatchSizes, ranks: Ranks, say: Any) -> Start:

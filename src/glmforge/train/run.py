@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.config import RunConfig, config_from_mapping, load_config_file
+from glmforge.config.paths import holds_run
 from glmforge.distributed.collectives import Ranks, process_group
 from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
@@ -21,7 +22,7 @@ from glmforge.train.loop import train_loop
 from glmforge.train.metrics import Recorder
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
 from glmforge.train.prepare import plan_run, prepare_model
-from glmforge.train.resume import find_start, load_start, resume_directory
+from glmforge.train.resume import find_start, is_resuming, load_start
 from glmforge.train.session import Session
 from glmforge.train.signals import SignalFlag, watch_signals
 from glmforge.train.state import Progress, seed_everything
@@ -63,17 +64,12 @@ def train(
     settings = as_config(config, resume)
     world = read_world()
     directory = Path(settings.training.output_dir)
-    checkpoint_from = resume_directory(directory, resume)
-    if checkpoint_from is None:
-        rundir.check_free(directory)
-    else:
-        ended = _already_complete(settings, directory)
-        if ended is not None:
-            return ended
+    resuming = is_resuming(directory, resume)
+    ended = _already_complete(settings, directory) if resume is not None else None
+    if ended is not None:
+        return ended
     with process_group(world) as ranks, deepspeed_running(), watch_signals() as signals:
-        session = _prepare(
-            settings, directory, ranks, signals, resuming=checkpoint_from is not None
-        )
+        session = _prepare(settings, directory, ranks, signals, resuming=resuming)
         try:
             session.begin()
             train_loop(session)
@@ -103,6 +99,8 @@ def _prepare(
     say = _sayer(ranks)
     training = config.training
     seed_everything(training.seed)
+    if not resuming and holds_run(directory):
+        say(f"{directory}: the run ended before its first checkpoint; it begins again")
     planned = plan_run(config, ranks, say)
     manifest = rundir.data_manifest(planned.data.files, planned.data.examples())
     engine_config = planned.engine_config
@@ -133,7 +131,7 @@ def _prepare(
         is_main=ranks.is_main,
         logging_steps=training.logging_steps,
         total_steps=planned.total_steps,
-        start=progress.step,
+        start=progress.step if start is not None else None,
     )
     fixed_width = ranks.device.type == "cuda" and config.data.packing  # one shape to compile for
     return Session(
