@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from glmforge.cli import chat, data, demo, export, tokenizer, train
+from glmforge.cli import chat, data, demo, export, inspect, tokenizer, train
 from glmforge.distributed.env import World, read_world
 from glmforge.errors import GlmForgeError, LaunchError
 from glmforge.launch.failures import tell
@@ -33,6 +33,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("train", context_settings={"allow_interspersed_args": True})(train.train)
 app.add_typer(data.app, name="data")
+app.command("inspect")(inspect.inspect)
 app.command("export")(export.export)
 app.command("chat")(chat.chat)
 app.add_typer(tokenizer.app, name="tokenizer")

@@ -1,7 +1,7 @@
 """What a model directory is, in facts: for ``glmforge inspect`` and the model card.
 
-Owns `inspect_model`. Reads config.json and the headers of the weight files; loads no weight, runs
-no code, and works where the weights are not there yet.
+Owns `inspect_model`. Reads config.json, the tokenizer and the headers of the weight files; loads no
+weight, runs no code, and works where the weights are not there yet.
 """
 
 import re
@@ -12,9 +12,10 @@ from typing import Any
 
 from glmforge.errors import ModelError
 from glmforge.models.counts import ParameterCounts, count_parameters
-from glmforge.models.families import FamilyDecision, decide_family
+from glmforge.models.families import Family, FamilyDecision, decide_family
 from glmforge.models.hub import resolve_directory
 from glmforge.models.loading import check_directory, load_config
+from glmforge.models.tokenizers import load_tokenizer
 from glmforge.models.weights import stored_tensors, weight_files
 
 
@@ -23,7 +24,8 @@ class ModelFacts:
     """Facts of one model directory.
 
     ``problems`` are what would stop `load_model`; ``dtype`` and ``weight_bytes`` are of the
-    files (empty and 0 without weights); ``notes`` are sentences that a user should read.
+    files (empty and 0 without weights); ``tokenizer_tokens`` is 0 where no tokenizer opens;
+    ``notes`` are sentences that a user should read.
     """
 
     directory: str
@@ -32,6 +34,7 @@ class ModelFacts:
     recognised_by: str
     layout: str
     vocabulary_rows: int
+    tokenizer_tokens: int
     max_positions: int
     positions: str
     parameters: ParameterCounts
@@ -48,18 +51,19 @@ class ModelFacts:
 
 
 def inspect_model(directory: str | Path) -> ModelFacts:
-    """Return the facts of a model directory or hub model.
+    """Return the facts of a model directory or hub model (whose weights are not downloaded).
 
     Raises:
         ModelError: there is no config.json, or it is of no known model.
     """
-    path = resolve_directory(directory)
+    path = resolve_directory(directory, weights=False)
     config = load_config(path)
     decision = getattr(config, "family_decision", None)
     if decision is None:
         decision = decide_family({"model_type": config.model_type})
     family = decision.family
     dtype, files, size, problems = _weights(path, config)
+    tokenizer, complaint = _tokenizer(path)
     return ModelFacts(
         directory=str(path),
         family=family.name,
@@ -67,6 +71,7 @@ def inspect_model(directory: str | Path) -> ModelFacts:
         recognised_by=decision.reason,
         layout="chatglm" if config.model_type == "chatglm" else "transformers",
         vocabulary_rows=config.vocab_size,
+        tokenizer_tokens=0 if tokenizer is None else len(tokenizer),
         max_positions=getattr(config, "max_position_embeddings", 0),
         positions=_positions(config),
         parameters=count_parameters(config),
@@ -78,7 +83,7 @@ def inspect_model(directory: str | Path) -> ModelFacts:
         lora_targets=family.lora_targets,
         lora_modules=family.lora_modules,
         packing=family.packing,
-        notes=tuple(_notes(config, decision, path)),
+        notes=(*_notes(config, decision, path), *_chat_notes(tokenizer, family), *complaint),
         problems=problems,
     )
 
@@ -92,6 +97,28 @@ def _weights(path: Path, config: Any) -> tuple[str, int, int, tuple[str, ...]]:
         return "", 0, 0, error.problems
     size = sum(file.stat().st_size for file in files)
     return found.most_common(1)[0][0] if found else "", len(files), size, ()
+
+
+def _tokenizer(path: Path) -> tuple[Any, tuple[str, ...]]:
+    """Return the tokenizer, or None and the sentence that says why there is none."""
+    try:
+        return load_tokenizer(path), ()
+    except ModelError as error:
+        return None, (f"no tokenizer opens here: {error}",)
+
+
+def _chat_notes(tokenizer: Any, family: Family) -> list[str]:
+    """Notice a vocabulary without the tokens that the family's dialogues are made of."""
+    if tokenizer is None or family.tokenizer != "transformers":
+        return []
+    known = tokenizer.get_vocab()
+    lacking = [name for name in family.stop_tokens if name not in known]
+    if not lacking:
+        return []
+    return [
+        f"the tokenizer has no {', '.join(lacking)}: this is a base without chat tokens, or its "
+        "tokenizer is another model's; dialogues cannot be written in the family's format"
+    ]
 
 
 def _positions(config: Any) -> str:

@@ -7,7 +7,8 @@ and no name, so that state dicts, adapters and hooks stay as they are.
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from glmforge.errors import ModelError
 
@@ -59,11 +60,52 @@ def compile_layers(model: Any) -> None:
         layer.compile()
 
 
-def checkpoint_layers(model: Any) -> None:
+def checkpoint_layers(model: Any, every: int = 1) -> None:
     """Keep only each layer's input in forward and compute the layer again in backward.
 
     The recomputation is of the non-reentrant kind, which works with a frozen base.
+
+    Args:
+        model: any model of transformers, wrapped by PEFT or not.
+        every: do so for the first of so many layers only (1: for all of them).
     """
     # transformers 5.24 renamed the switch; the old name goes when the lower bound is 5.24.
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     enable({"use_reentrant": False})
+    for number, layer in enumerate(decoder_layers(model)):
+        if number % every:
+            layer.gradient_checkpointing = False  # type: ignore[assignment]
+
+
+def add_embedding_noise(model: nn.Module, alpha: float) -> None:
+    """Add uniform noise of size alpha / sqrt(tokens x width) to embeddings, in training only.
+
+    NEFTune (Jain et al., arXiv 2310.05914). In packed rows `tokens` are those of each document, in
+    single rows those of the row, padding included, as in transformers' own hook.
+
+    Args:
+        model: what the trainer calls; gets the bounds of documents as ``cu_seq_lens_q``.
+        alpha: 5 to 15 in the paper.
+    """
+    bounds: list[Any] = [None]
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        bounds[0] = kwargs.get("cu_seq_lens_q")
+
+    def disturb(embedding: nn.Module, _: tuple[Any, ...], output_BTD: Tensor) -> Tensor | None:
+        if not embedding.training:
+            return None
+        num_rows, num_tokens, width = output_BTD.shape
+        if bounds[0] is None:
+            tokens: Any = num_tokens
+        else:
+            lengths = bounds[0].diff().long()
+            tokens = lengths.repeat_interleave(lengths, output_size=num_rows * num_tokens)
+            tokens = tokens.view(num_rows, num_tokens, 1)
+        noise = torch.empty_like(output_BTD).uniform_(-1.0, 1.0)
+        size = alpha * torch.as_tensor(tokens * width, device=noise.device).rsqrt()
+        return output_BTD + noise * size.to(noise.dtype)
+
+    embeddings: Any = model.get_input_embeddings()  # type: ignore[operator]
+    model.register_forward_pre_hook(note, with_kwargs=True)
+    embeddings.register_forward_hook(disturb)

@@ -76,7 +76,10 @@ def unfilled_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32)
     `fill` reads the checkpoint tensor by tensor, so that no rank ever holds the whole model.
     """
     with no_init_weights():
-        return new_model(config, dtype)
+        model = new_model(config, dtype)
+    # Where weights are not initialised, heads are not tied either.
+    model.tie_weights()
+    return model
 
 
 def load_model(

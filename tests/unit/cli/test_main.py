@@ -42,14 +42,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_help_lists_the_commands_that_exist(run: Run) -> None:
     result = run("--help")
     assert result.code == 0
-    for command in ("demo", "train", "data", "export", "chat", "tokenizer"):
+    for command in ("demo", "train", "data", "inspect", "export", "chat", "tokenizer"):
         assert f"  {command} " in result.out
     for command in ("plan", "doctor", "serve", "report"):
         assert f"  {command} " not in result.out
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "train", "data check", "export", "chat", "tokenizer train"]
+    "command", ["demo", "train", "data check", "inspect", "export", "chat", "tokenizer train"]
 )
 def test_every_command_has_help_and_the_launcher_options_stay_out_of_it(
     run: Run, command: str
@@ -165,7 +165,8 @@ def test_export_passes_its_options_on_and_prints_the_report(
     monkeypatch.setattr(glmforge.export, "export", record)
     result = run("export", "run", "out", "--merge", "--base", "b", "--dtype", "bf16")
     assert (result.code, result.out) == (0, "written\nequal\n")
-    options = {"merge": True, "base": Path("b"), "dtype": "bf16", "max_shard_size": "5GB"}
+    options = {"merge": True, "base": Path("b"), "dtype": "bf16", "layout": None}
+    options |= {"max_shard_size": "5GB"}
     assert calls == [((Path("run"), Path("out")), options)]
 
 

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from glmforge.errors import ModelError
 from glmforge.models.inspection import inspect_model, is_base_model
@@ -67,6 +69,16 @@ def test_a_guess_that_matters_is_said(tmp_path, tiny_model):
 )
 def test_base_models_are_noticed_by_their_name(name, family, base):
     assert is_base_model(name, family) is base
+
+
+def test_a_tokenizer_without_chat_tokens_is_noticed(tiny_model, tmp_path):
+    """A model in transformers' layout whose tokenizer is another's, or a base's."""
+    tiny_model("glm").save_pretrained(tmp_path / "model")
+    engine = Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[]))
+    PreTrainedTokenizerFast(tokenizer_object=engine).save_pretrained(tmp_path / "model")
+    facts = inspect_model(tmp_path / "model")
+    assert facts.tokenizer_tokens == 2
+    assert "no <|endoftext|>, <|user|>, <|observation|>: this is a base" in facts.notes[0]
 
 
 def test_no_model_is_an_error(tmp_path):

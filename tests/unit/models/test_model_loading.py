@@ -1,5 +1,6 @@
 """Opening a model directory: every layout of files, and every way it can be wrong."""
 
+import contextlib
 import json
 import pickle
 import shutil
@@ -8,12 +9,15 @@ import socket
 import pytest
 import torch
 from generations import DECODER_KEYS, FIRST_GENERATION, GENERATIONS, TRANSFORMERS_OWN
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 from safetensors.torch import load_file, save_file
+from transformers.utils import logging
+from vocabularies import write_bpe
 
 from glmforge.errors import ModelError
-from glmforge.models import load_config, load_model, new_model
+from glmforge.models import load_config, load_model, load_tokenizer, new_model
 from glmforge.models.configuration import ChatGLMConfig
-from glmforge.models.loading import unfilled_model
+from glmforge.models.loading import load_model_in_parts, unfilled_model
 from glmforge.models.weights import fill, stored_tensors, stream_tensors, weight_files
 
 QKV = "transformer.encoder.layers.0.self_attention.query_key_value.weight"
@@ -183,6 +187,27 @@ class TestNames:
         cached = tmp_path / ".cache/modelscope/hub/models/ZhipuAI/chatglm3-6b"
         shutil.copytree(directory, cached)
         assert load_config("ZhipuAI/chatglm3-6b").family == "chatglm3"
+        write_bpe(cached)
+        assert load_tokenizer("ZhipuAI/chatglm3-6b").family == "chatglm3"
+
+    def test_a_tokenizer_is_downloaded_without_weights_and_nothing_with_code(
+        self, directory, monkeypatch
+    ):
+        asked = []
+
+        def download(hub_id, *, allow_patterns, ignore_patterns):
+            asked.append((hub_id, allow_patterns, ignore_patterns))
+            return str(write_bpe(directory))
+
+        monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+        load_tokenizer("someone/a-model")
+        load_model("someone/a-model")
+        (small, refused), (whole, _) = [(allow, ignore) for _, allow, ignore in asked]
+        assert "tokenizer.model" in small
+        assert not {"*.safetensors", "*.bin"} & set(small)
+        assert {"*.safetensors", "*.bin"} <= set(whole)
+        assert "*.py" in refused
+        assert not any(pattern.endswith(".py") for pattern in whole)
 
     def test_without_a_network_the_error_gives_both_commands(self, tmp_path, monkeypatch):
         def unreachable(*_: object, **__: object) -> None:
@@ -243,3 +268,46 @@ def test_what_is_saved_names_transformers_own_class(tiny_model, tmp_path, genera
     tiny_model(generation).save_pretrained(tmp_path / "saved")
     keys = json.loads((tmp_path / "saved" / "config.json").read_text(encoding="utf-8"))
     assert keys["architectures"] == TRANSFORMERS_OWN[generation]["architectures"]
+
+
+class TestQuiet:
+    def test_no_progress_bar_is_printed_while_loading(self, directory, capsys):
+        load_model(directory)
+        assert "Loading weights" not in capsys.readouterr().err
+
+    @pytest.mark.parametrize("shown", [True, False])
+    def test_the_librarys_own_switch_is_left_as_it_was(self, directory, shown, monkeypatch):
+        monkeypatch.setattr(logging, "_tqdm_active", shown)
+        hub_was_silent = are_progress_bars_disabled()
+        load_model(directory)
+        assert logging.is_progress_bar_enabled() is shown
+        assert are_progress_bars_disabled() is hub_was_silent
+
+
+class TestInParts:
+    @pytest.mark.parametrize("generation", ["chatglm3", "chatglm", "glm", "glm4"])
+    def test_a_model_loaded_in_parts_is_the_whole_one(self, tiny_model, tmp_path, generation):
+        model = tiny_model(generation)
+        model.generation_config.max_new_tokens = 77
+        model.save_pretrained(tmp_path / "model")
+        parts = load_model_in_parts(
+            tmp_path / "model",
+            torch.float32,
+            construction=contextlib.nullcontext(),
+            assign=lambda parameter, stored: parameter.data.copy_(stored),
+        )
+        expected = model.state_dict()
+        assert parts.state_dict().keys() == expected.keys()
+        assert all(torch.equal(t, expected[name]) for name, t in parts.state_dict().items())
+        assert parts.generation_config.max_new_tokens == 77
+        assert not parts.training
+
+    def test_a_model_whose_tensor_names_are_not_ours_is_refused(self, tmp_path):
+        (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+        with pytest.raises(ModelError, match="not in the family table"):
+            load_model_in_parts(
+                tmp_path,
+                torch.float32,
+                construction=contextlib.nullcontext(),
+                assign=lambda *_: None,
+            )

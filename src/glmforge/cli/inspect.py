@@ -1,0 +1,62 @@
+"""`glmforge inspect MODEL`: what a model directory is, before anything is trained on it.
+
+Reads config.json and the headers of the weight files only. Exit status 1 where `load_model` would
+refuse the directory; the facts that can be known are printed all the same. The work is in
+`glmforge.models.inspection`.
+"""
+
+from typing import Annotated, Any
+
+import typer
+
+from glmforge.cli.output import print_json
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(help="A model directory, or a hub id.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+) -> None:
+    """Print family, vocabulary, parameters, dtype, template and LoRA targets of MODEL."""
+    from glmforge.errors import ModelError
+    from glmforge.models.inspection import inspect_model
+
+    facts = inspect_model(model)
+    if as_json:
+        print_json(facts)
+    else:
+        print("\n".join(_lines(facts)))
+    if facts.problems:
+        raise ModelError(list(facts.problems))
+
+
+def _lines(facts: Any) -> list[str]:
+    counts = facts.parameters
+    groups = ", ".join(
+        f"{name} {value:,}"
+        for name in ("embedding", "attention", "mlp", "norm", "head", "other")
+        if (value := getattr(counts, name))
+    )
+    weights = "none that could be read"
+    if facts.weight_files:
+        gib = facts.weight_bytes / 2**30
+        weights = f"{facts.dtype}, {gib:,.2f} GiB in {facts.weight_files} file(s)"
+    tokens = f", {facts.tokenizer_tokens:,} of them known to the tokenizer"
+    rows = {
+        "directory": facts.directory,
+        "family": f"{facts.title} ({facts.family}): {facts.recognised_by}",
+        "layout": facts.layout,
+        "parameters": f"{counts.total:,} ({groups})",
+        "weights": weights,
+        "vocabulary": f"{facts.vocabulary_rows:,} rows" + tokens * bool(facts.tokenizer_tokens),
+        "positions": f"{facts.max_positions:,} tokens; {facts.positions}",
+        "template": f"{facts.template}; an answer ends at {_names(facts.stop_tokens)}",
+        "LoRA targets": f"{_names(facts.lora_targets)} (may be {_names(facts.lora_modules)})",
+        "packed rows": "yes" if facts.packing else "no",
+    }
+    width = max(map(len, rows))
+    lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+    return [*lines, *(f"note: {note}" for note in facts.notes)]
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "what its tokenizer says"
