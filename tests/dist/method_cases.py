@@ -127,3 +127,22 @@ def offload_param_3(scratch: Path) -> object:
 
 def full_stage_2(scratch: Path) -> object:
     return train(scratch, stage=2, method="full")
+
+
+def every_second_layer(scratch: Path) -> object:
+    return train(scratch, method="full", training={"gradient_checkpointing": 2})
+
+
+def stable_then_down(scratch: Path) -> object:
+    """Noise on the embeddings too: it must not reach the evaluations before the first update."""
+    training = {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "warmup_steps": 1,
+        "decay_steps": 2,
+        "neftune_noise_alpha": 5.0,
+    }
+    return train(scratch, method="full", training=training)
+
+
+def resume_noisy(scratch: Path) -> object:
+    return _interrupted(scratch, stage=2, neftune_noise_alpha=5.0)

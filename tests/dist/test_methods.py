@@ -19,11 +19,12 @@ FREEZE = (
     "full_stage_2",
     "offload_param_3",
 )
+OPTIONS = ("every_second_layer", "stable_then_down", "resume_noisy")
 
 
 @pytest.fixture(scope="module")
 def two(launch):
-    return launch(2, *LORA, *FREEZE)
+    return launch(2, *LORA, *FREEZE, *OPTIONS)
 
 
 @pytest.mark.parametrize("stage", [0, 3])
@@ -72,3 +73,23 @@ def test_offloaded_parameters_change_nothing(two):
     """ZeRO-3 with its parts on the CPU side, optimizer states not offloaded."""
     expected = two["full_stage_2"]["loss"]
     assert two["offload_param_3"]["loss"] == pytest.approx(expected, rel=TOLERANCE)
+
+
+def test_checkpointing_every_second_layer_changes_nothing(two):
+    """Against all layers, bit for bit."""
+    assert two["every_second_layer"]["loss"] == two["full_stage_2"]["loss"]
+
+
+def test_noise_disturbs_training_and_no_evaluation(two):
+    """The first evaluation is the plain run's; the losses are others."""
+    noisy, plain = two["stable_then_down"], two["full_stage_2"]
+    assert noisy["eval"][0] == plain["eval"][0]
+    assert noisy["loss"][0] != plain["loss"][0]
+    assert noisy["loss"][-1] < noisy["loss"][0]
+
+
+def test_a_resumed_run_draws_the_same_noise(two):
+    """Random states are part of a checkpoint."""
+    case = two["resume_noisy"]
+    assert case["resumed"]["loss"] == case["straight"]["loss"]
+    assert case["weights_equal"]

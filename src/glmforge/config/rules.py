@@ -12,6 +12,7 @@ Getter = Callable[[str], object]
 ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ("training.max_steps", "training.num_train_epochs"),
     ("training.warmup_steps", "training.warmup_ratio"),
+    ("training.decay_steps", "training.decay_ratio"),
 )
 """(setting, the one that it replaces): null in the first leaves the second in charge."""
 
@@ -43,6 +44,10 @@ def _idle(get: Getter) -> Iterator[tuple[str, str]]:
         yield "lora.use_rslora", "lora.r is 1, whose square root is 1"
     if method != "freeze":
         yield "freeze.num_trainable_layers", f"method is {method}, not freeze"
+    schedule = get("training.lr_scheduler_type")
+    if schedule != "warmup_stable_decay":
+        for name in ("decay_ratio", "decay_steps"):
+            yield f"training.{name}", f"training.lr_scheduler_type is {schedule}"
     yield from _idle_data(get)
     prompts = get("generation.prompts")
     if get("data.validation") is None and get("data.validation_size") is None:

@@ -226,8 +226,10 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(
         default=5e-5, gt=0, description="Highest learning rate of the schedule (per step)."
     )
-    lr_scheduler_type: Literal["linear", "cosine", "constant"] = Field(
-        default="linear", description="Course of the learning rate after the warm-up."
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = Field(
+        default="linear",
+        description="Course of the learning rate after the warm-up; warmup_stable_decay stays and "
+        "falls at the end only.",
     )
     warmup_ratio: float = Field(
         default=0.03,
@@ -239,6 +241,18 @@ class TrainingSettings(Settings):
         default=None,
         description="Steps in which the learning rate rises from 0, in place of warmup_ratio; "
         "null takes the ratio.",
+    )
+    decay_ratio: float = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="Share of all steps, at the end, in which warmup_stable_decay falls to 0 "
+        "(fraction).",
+    )
+    decay_steps: Count | None = Field(
+        default=None,
+        description="Steps, at the end, in which warmup_stable_decay falls to 0, in place of "
+        "decay_ratio; null takes the ratio.",
     )
     optim: Literal["adamw_torch", "adamw_bnb_8bit"] = Field(
         default="adamw_torch",
@@ -260,10 +274,15 @@ class TrainingSettings(Settings):
     max_grad_norm: float = Field(
         default=1.0, ge=0, description="Gradients are scaled down to this L2 norm; 0 never scales."
     )
-    gradient_checkpointing: bool = Field(
+    neftune_noise_alpha: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Uniform noise on the token embeddings in training, of this size / √(tokens x "
+        "width) of a dialogue (NEFTune; 5 is usual); null adds none.",
+    )
+    gradient_checkpointing: bool | Count = Field(
         default=True,
         description="Recompute activations in the backward pass: about 30 % slower, far less "
-        "memory.",
+        "memory; a number n does so for every n-th decoder layer only.",
     )
     logging_steps: Count = Field(
         default=10, description="Console and TensorBoard get a line every so many steps."

@@ -4,6 +4,7 @@ One of the two modules that import DeepSpeed (the other is ``distributed/zero.py
 the engine itself: `engine(...)`, `engine.backward(...)`, `engine.step()`.
 """
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,6 +104,19 @@ def build_optimizer(
         return AdamW8bit(groups, **options)
     on_gpu = groups[0]["params"][0].device.type == "cuda"
     return torch.optim.AdamW(groups, fused=on_gpu, **options)
+
+
+def cpu_adam_problem() -> str | None:
+    """Return why DeepSpeed's CPU Adam cannot be had here, or None where it is built or can be."""
+    from deepspeed.git_version_info import installed_ops
+
+    if installed_ops.get("cpu_adam") or shutil.which("ninja") is not None:
+        return None
+    return (
+        "deepspeed.zero_optimization.offload_optimizer needs DeepSpeed's CPU Adam, which is built "
+        "at first use by a C++ compiler and ninja, and no ninja is on the PATH: activate the "
+        "environment that has it (pip install ninja), or remove offload_optimizer"
+    )
 
 
 def build_engine(model: nn.Module, config: Mapping[str, Any], settings: OptimizerSettings) -> Any:

@@ -14,6 +14,8 @@ from transformers import BitsAndBytesConfig
 
 from glmforge.config import RunConfig
 from glmforge.errors import ConfigError
+from glmforge.train.engine import cpu_adam_problem
+from glmforge.train.schedule import decay_count, warmup_count
 
 
 def four_bit(compute_dtype: torch.dtype) -> BitsAndBytesConfig:
@@ -39,6 +41,25 @@ def check_layer_count(wanted: int, existing: int, directory: str) -> None:
         raise ConfigError(
             f"freeze.num_trainable_layers is {wanted}, but {directory} has {existing} decoder "
             f"layers: write {existing} or less, or method: full to train everything"
+        )
+
+
+def check_schedule(config: RunConfig, total_steps: int) -> None:
+    """Refuse a `warmup_stable_decay` whose warm-up and fall do not fit into the run.
+
+    Raises:
+        ConfigError: gives the three numbers.
+    """
+    training = config.training
+    if training.lr_scheduler_type != "warmup_stable_decay":
+        return
+    warmup = warmup_count(total_steps, training.warmup_steps, training.warmup_ratio)
+    decay = decay_count(total_steps, training.decay_steps, training.decay_ratio)
+    if warmup + decay > total_steps:
+        raise ConfigError(
+            f"training.lr_scheduler_type is warmup_stable_decay with {warmup} warm-up step(s) and "
+            f"{decay} decay step(s), but the run has {total_steps} step(s): lower "
+            "training.warmup_steps (or warmup_ratio) or training.decay_steps (or decay_ratio)"
         )
 
 
@@ -88,6 +109,9 @@ def check_requirements(
             "training.optim is adamw_bnb_8bit, but deepspeed.zero_optimization.offload_optimizer "
             "lets DeepSpeed's CPU Adam do the updates: remove one of the two"
         )
+    if offloads(zero, "offload_optimizer"):
+        missing = cpu_adam_problem()
+        problems += [missing] if missing else []
     if problems:
         raise ConfigError(problems)
 

@@ -32,6 +32,7 @@ from glmforge.distributed.collectives import Ranks
 from glmforge.errors import ConfigError, TrainingError
 from glmforge.models import family_of, load_config, load_model, load_tokenizer, new_model
 from glmforge.models.layers import (
+    add_embedding_noise,
     checkpoint_layers,
     compile_layers,
     decoder_layers,
@@ -40,7 +41,12 @@ from glmforge.models.layers import (
 from glmforge.plan.batch import BatchSizes, batch_sizes
 from glmforge.plan.deepspeed_config import EngineSettings, read_map, write_config
 from glmforge.train.engine import pick_precision, torch_dtype
-from glmforge.train.methods import check_layer_count, check_requirements, four_bit
+from glmforge.train.methods import (
+    check_layer_count,
+    check_requirements,
+    check_schedule,
+    four_bit,
+)
 
 Say = Callable[[str], None]
 
@@ -272,6 +278,7 @@ def plan_run(config: RunConfig, ranks: Ranks, say: Say) -> RunPlan:
     data = prepare_data(config, tokenizer, say)
     order = data.plan(sizes, training.seed)
     steps = total_steps(config, order)
+    check_schedule(config, steps)
     say(f"{len(data.train_rows)} rows, {order.steps_per_epoch} steps an epoch, {steps} in all")
     return RunPlan(
         sizes=sizes,
@@ -307,7 +314,9 @@ def prepare_model(
     else:
         model.requires_grad_(True)
     if config.training.gradient_checkpointing:
-        checkpoint_layers(model)
+        checkpoint_layers(model, every=int(config.training.gradient_checkpointing))
+    if config.training.neftune_noise_alpha is not None:
+        add_embedding_noise(model, config.training.neftune_noise_alpha)
     if ranks.device.type == "cuda" and config.method != "qlora":
         compile_layers(model)
     say(trainable_line(model))

@@ -6,16 +6,25 @@ never stopped.
 
 import math
 
-SCHEDULES = ("linear", "cosine", "constant")
-
 
 def warmup_count(total_steps: int, warmup_steps: int | None, warmup_ratio: float) -> int:
     """Return the warm-up length in steps: `warmup_steps`, or the ratio of the total, rounded up."""
     return warmup_steps if warmup_steps is not None else math.ceil(warmup_ratio * total_steps)
 
 
+def decay_count(total_steps: int, decay_steps: int | None, decay_ratio: float) -> int:
+    """Return the length of the fall of `warmup_stable_decay` in steps, rounded up."""
+    return decay_steps if decay_steps is not None else math.ceil(decay_ratio * total_steps)
+
+
 def learning_rate(
-    done_steps: int, *, peak: float, total_steps: int, warmup_steps: int, kind: str
+    done_steps: int,
+    *,
+    peak: float,
+    total_steps: int,
+    warmup_steps: int,
+    kind: str,
+    decay_steps: int = 0,
 ) -> float:
     """Return the learning rate of the next update.
 
@@ -24,13 +33,19 @@ def learning_rate(
         peak: the rate after warm-up.
         total_steps: updates of the whole run.
         warmup_steps: linear rise from 0 over this many updates.
-        kind: "linear" and "cosine" fall to 0 at `total_steps`; "constant" stays.
+        kind: "linear" and "cosine" fall to 0 at `total_steps`; "constant" stays;
+            "warmup_stable_decay" stays and falls over the last `decay_steps`.
+        decay_steps: updates of that fall.
 
-    The formulas are transformers' `get_linear_schedule_with_warmup` and
-    `get_cosine_schedule_with_warmup` (half a period).
+    The formulas are transformers' `get_linear_schedule_with_warmup`,
+    `get_cosine_schedule_with_warmup` (half a period) and `get_wsd_schedule` (cosine fall).
     """
     if done_steps < warmup_steps:
         return peak * done_steps / max(1, warmup_steps)
+    if kind == "warmup_stable_decay":
+        left = total_steps - done_steps
+        fallen = min(1.0, max(0.0, 1.0 - left / max(1, decay_steps)))
+        return peak * 0.5 * (1.0 + math.cos(math.pi * fallen))
     progress = (done_steps - warmup_steps) / max(1, total_steps - warmup_steps)
     progress = min(1.0, progress)
     if kind == "linear":

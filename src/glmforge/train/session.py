@@ -21,7 +21,7 @@ from glmforge.train.evaluate import evaluate
 from glmforge.train.metrics import Recorder
 from glmforge.train.outputs import write_adapter
 from glmforge.train.samples import generate_samples
-from glmforge.train.schedule import learning_rate, warmup_count
+from glmforge.train.schedule import decay_count, learning_rate, warmup_count
 from glmforge.train.signals import SignalFlag
 from glmforge.train.state import Progress
 
@@ -80,6 +80,7 @@ class Session:
                 self.total_steps, training.warmup_steps, training.warmup_ratio
             ),
             kind=training.lr_scheduler_type,
+            decay_steps=decay_count(self.total_steps, training.decay_steps, training.decay_ratio),
         )
 
     def after_step(self, *, stop_signal: int) -> None:

@@ -202,6 +202,15 @@ def test_several_faults_are_reported_at_once(problems: Problems) -> None:
     [
         ("method: full\nlora: {r: 4}\n", "c.yaml:8: lora.r has no effect: method is full"),
         (
+            "  decay_steps: 3\n",
+            "c.yaml:7: training.decay_steps has no effect: training.lr_scheduler_type is linear",
+        ),
+        (
+            "  gradient_checkpointing: 0\n",
+            "c.yaml:7: training.gradient_checkpointing is 0 (a whole number): expected true or "
+            "false, or a whole number ≥ 1",
+        ),
+        (
             "freeze: {num_trainable_layers: 3}\n",
             "c.yaml:7: freeze.num_trainable_layers has no effect: method is lora, not freeze",
         ),

@@ -34,7 +34,7 @@ def test_only_the_last_layers_and_the_norm_after_them_are_trained(tiny_model, ge
 @pytest.mark.parametrize("generation", FAMILIES)
 def test_every_second_layer_is_computed_again_and_no_gradient_changes(tiny_model, generation):
     """The first, the third, ... run twice a step; the others once."""
-    model = tiny_model(generation, **({"num_layers": 3} if "glm" != generation[:3] else {}))
+    model = tiny_model(generation, **({"num_layers": 3} if generation[:3] != "glm" else {}))
     layers = decoder_layers(model)
     ids = torch.arange(10, 22)[None]
     if generation == "chatglm":

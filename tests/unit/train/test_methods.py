@@ -1,6 +1,7 @@
 """What a method needs is asked before a weight is read, and refused with the reason."""
 
 import importlib.util
+import shutil
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import glmforge
 from glmforge.assets import asset_path
 from glmforge.config import config_from_mapping
 from glmforge.errors import ConfigError
-from glmforge.train.methods import check_requirements
+from glmforge.train.methods import check_requirements, check_schedule
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -69,6 +70,7 @@ def test_qlora_is_refused_at_stage_3_with_the_reason(tmp_path, monkeypatch):
 def test_eight_bit_states_cannot_be_offloaded(tmp_path, monkeypatch):
     """DeepSpeed's CPU Adam would do the updates, and the choice nothing."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     settings = config(tmp_path, optim="adamw_bnb_8bit")
     (problem,) = problems(settings, GPU, offload_optimizer={"device": "cpu"})
     assert "remove one of the two" in problem
@@ -80,3 +82,21 @@ def test_more_layers_than_there_are_cannot_be_trained(tmp_path):
     settings = config(tmp_path, "freeze", {"freeze": {"num_trainable_layers": 5}})
     with pytest.raises(ConfigError, match=r"is 5, but .* has 4 decoder layers: write 4 or less"):
         glmforge.train(settings)
+
+
+def test_a_warm_up_and_a_fall_that_do_not_fit_into_the_run_are_refused(tmp_path):
+    """The three numbers; a run that they fill exactly is fine."""
+    training = {"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 6, "decay_steps": 5}
+    settings = config(tmp_path, **training)
+    with pytest.raises(
+        ConfigError, match=r"6 warm-up step\(s\) and 5 decay step\(s\), but the run"
+    ):
+        check_schedule(settings, 10)
+    check_schedule(settings, 11)
+
+
+def test_offloading_without_a_way_to_build_the_optimizer_is_refused(tmp_path, monkeypatch):
+    """Before the weights; the message says what is missing."""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    (problem,) = problems(config(tmp_path), GPU, offload_optimizer={"device": "cpu"})
+    assert "no ninja is on the PATH" in problem
