@@ -15,8 +15,11 @@ from typing import Any
 
 from glmforge.errors import ConfigError
 from glmforge.plan.batch import BatchSizes, check_total
+from glmforge.plan.deepspeed_keys import nested_problems
 
 DEFAULT_STAGE = 2
+BUCKET_SHARE = 0.05
+"""A bucket over this share of a card is named: it brings no speed and takes memory."""
 
 # Top-level keys of deepspeed.ai/docs/config-json that a user's map may set. DeepSpeed itself
 # ignores any other in silence.
@@ -33,6 +36,14 @@ _OURS = frozenset(
     gradient_clipping bf16 fp16 zero_optimization""".split()
 )
 _OPTIMIZER_KEYS = ("optimizer", "scheduler")
+_ELSEWHERE = {
+    "device_map": "spreads one model over all cards of a process, and each of several processes "
+    "would do so: remove it; each process takes its own card here",
+    "amp": "was apex's mixed precision and is gone from DeepSpeed: write training.precision",
+    "elasticity": "is gone from DeepSpeed: a run is resumed on other cards with --resume",
+    "tensorboard": "is not needed: the run directory has a tensorboard folder",
+    "zero_stage": "is no key of DeepSpeed: write zero_optimization: {stage: 2}",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +111,36 @@ def write_config(settings: EngineSettings, user_map: Mapping[str, Any] | None) -
     return config
 
 
+def bucket_warnings(config: Mapping[str, Any], card_gib: float) -> list[str]:
+    """Say which communication buckets of a written config are large for a card.
+
+    Args:
+        config: what `write_config` returned.
+        card_gib: memory of one card, in GiB.
+    """
+    zero = config["zero_optimization"]
+    size = 4 if not (config["bf16"]["enabled"] or config["fp16"]["enabled"]) else 2
+    keys = ["reduce_bucket_size"] if zero["stage"] > 0 else []
+    keys += ["stage3_prefetch_bucket_size"] if zero["stage"] == 3 else ["allgather_bucket_size"]
+    said = []
+    for key in keys:
+        gib = zero[key] * size / 2**30
+        if gib > BUCKET_SHARE * card_gib:
+            said.append(
+                f"deepspeed.zero_optimization.{key} is {zero[key]:.0e} elements, a buffer of "
+                f"{gib:.1f} GiB on a card of {card_gib:g} GiB: 2e8 (or auto) is enough"
+            )
+    return said
+
+
 def _unknown(user: Mapping[str, Any]) -> list[str]:
     known = _PASSED_ON | _OURS | set(_OPTIMIZER_KEYS)
     problems = []
     for key in user:
         if key in known:
+            continue
+        if key in _ELSEWHERE:
+            problems.append(f"deepspeed.{key} {_ELSEWHERE[key]}")
             continue
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "DeepSpeed would ignore it: remove it"
@@ -187,14 +223,15 @@ def _zero_problems(user: Mapping[str, Any]) -> list[str]:
         return [f"deepspeed.zero_optimization.stage is {stage!r}: 0, 1, 2 or 3 is needed"]
     problems = []
     for key in ("offload_param", "offload_optimizer"):
-        device = (zero.get(key) or {}).get("device", "none")
+        section = zero.get(key)
+        device = section.get("device", "none") if isinstance(section, Mapping) else "none"
         needed = (3,) if key == "offload_param" else (1, 2, 3)
         if device != "none" and stage not in needed:
             problems.append(
                 f"deepspeed.zero_optimization.{key} does nothing at stage {stage}: it needs stage "
                 f"{' or '.join(map(str, needed))}; remove it or change the stage"
             )
-    return problems
+    return problems + nested_problems(user, int(stage))
 
 
 def _zero(user_zero: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -211,6 +248,9 @@ def _zero(user_zero: Mapping[str, Any] | None) -> dict[str, Any]:
         zero.setdefault("stage3_param_persistence_threshold", 100_000)
         zero.setdefault("stage3_max_live_parameters", 1_000_000_000)
         zero.setdefault("stage3_max_reuse_distance", 1_000_000_000)
+    for key, value in zero.items():
+        if key.endswith(("_size", "_parameters", "_distance", "_threshold")):
+            zero[key] = int(value)  # YAML reads 2e8 as a float
     return zero
 
 
