@@ -33,7 +33,7 @@ class GlmForgeError(Exception):
             (problems,) if isinstance(problems, str) else tuple(problems)
         )
         assert self.problems, "an error needs at least one problem"
-        super().__init__(*self.problems)
+        super().__init__(self.problems)  # one argument: an error travels between ranks pickled
 
     def __str__(self) -> str:
         """One problem as it is; several as a numbered list, one a line."""

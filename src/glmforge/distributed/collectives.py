@@ -7,16 +7,18 @@ runs on several ranks; with a world size of 1 every call is a plain local operat
 
 import atexit
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
 from glmforge.distributed.env import World, torch_variables_set
-from glmforge.errors import LaunchError
+from glmforge.errors import GlmForgeError, LaunchError
+
+T = TypeVar("T")
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 
@@ -62,6 +64,24 @@ class Ranks:
         parts: list[Any] = [None] * self.world_size
         dist.all_gather_object(parts, value)
         return parts
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        """Run `work` on rank 0 and return its picklable result on every rank.
+
+        Raises:
+            GlmForgeError: what `work` raised, on every rank.
+        """
+        result: T | None = None
+        failure: GlmForgeError | None = None
+        if self.is_main:
+            try:
+                result = work()
+            except GlmForgeError as error:
+                failure = error
+        result, failure = self.agree((result, failure))
+        if failure is not None:
+            raise failure
+        return cast(T, result)
 
     def agree(self, value: Any) -> Any:
         """Return rank 0's picklable `value` on every rank."""

@@ -74,20 +74,16 @@ def find_start(directory: Path, sizes: BatchSizes, ranks: Ranks, say: Any) -> St
     Raises:
         CheckpointError: there is none, or this run's global batch is another than the run's.
     """
-    outcome: tuple[Any, ...] | None = None
-    if ranks.is_main:
-        try:
-            found = newest_complete(directory / "checkpoints")
-            manifest = json.loads((found.path / MANIFEST).read_text(encoding="utf-8"))
-            start = Start(path=found.path, step=manifest["step"], world_size=manifest["world_size"])
-            _check_global_batch(directory, sizes, start)
-            outcome = (start, found.skipped)
-        except CheckpointError as error:
-            outcome = (None, error.problems)
-    start, lines = ranks.agree(outcome)
-    if start is None:
-        raise CheckpointError(lines)
-    for line in lines:
+
+    def look() -> tuple[Start, tuple[str, ...]]:
+        found = newest_complete(directory / "checkpoints")
+        manifest = json.loads((found.path / MANIFEST).read_text(encoding="utf-8"))
+        start = Start(path=found.path, step=manifest["step"], world_size=manifest["world_size"])
+        _check_global_batch(directory, sizes, start)
+        return start, found.skipped
+
+    start, skipped = ranks.on_main(look)
+    for line in skipped:
         say(line)
     return start
 

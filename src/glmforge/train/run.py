@@ -17,6 +17,7 @@ from glmforge.distributed.collectives import Ranks, process_group
 from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
 from glmforge.train import rundir
+from glmforge.train.disk import check_before_run, checkpoint_bytes
 from glmforge.train.engine import OptimizerSettings, build_engine
 from glmforge.train.loop import train_loop
 from glmforge.train.metrics import Recorder
@@ -111,6 +112,11 @@ def _prepare(
         if start.is_elastic(ranks):
             engine_config = engine_config | {"checkpoint": {"load_universal": True}}
     model = prepare_model(config, planned.model, planned.precision, ranks, say)
+    one = checkpoint_bytes(model, exclude_frozen=config.trains_adapter)
+    keep = training.save_total_limit
+    warning = ranks.on_main(lambda: check_before_run(directory, one, keep=keep))
+    if warning:
+        say(warning)
     engine = build_engine(model, engine_config, _optimizer(config))
     if ranks.is_main and start is None:
         rundir.write_run_files(
@@ -150,6 +156,7 @@ def _prepare(
         progress=progress,
         zero_stage=planned.engine_config["zero_optimization"]["stage"],
         pad_to=config.data.max_length if fixed_width else None,
+        checkpoint_bytes=one,
     )
 
 

@@ -17,6 +17,7 @@ from glmforge.distributed.collectives import Ranks
 from glmforge.errors import Stopped
 from glmforge.plan.batch import BatchSizes
 from glmforge.train.checkpoint import name_of, rotate, save_checkpoint, write_pointer
+from glmforge.train.disk import SLACK_BYTES, check_before_save, directory_bytes
 from glmforge.train.evaluate import evaluate
 from glmforge.train.metrics import Recorder
 from glmforge.train.outputs import write_adapter
@@ -45,6 +46,8 @@ class Session:
     progress: Progress
     zero_stage: int
     pad_to: int | None
+    checkpoint_bytes: int
+    """What the next checkpoint will take on disk: an estimate, then the last one's size."""
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -154,6 +157,8 @@ class Session:
                 for line in write_adapter(self.engine.module, temporary / "adapter", self.ranks):
                     self.recorder.say(line)
 
+        needed = self.checkpoint_bytes
+        self.ranks.on_main(lambda: check_before_save(self.checkpoints, needed))
         path = save_checkpoint(
             self.engine,
             self.checkpoints,
@@ -166,4 +171,5 @@ class Session:
             if is_best:
                 write_pointer(self.checkpoints / "best", path.name)
             rotate(self.checkpoints, keep_last=self.config.training.save_total_limit)
+            self.checkpoint_bytes = directory_bytes(path) + SLACK_BYTES
         self.ranks.barrier()
