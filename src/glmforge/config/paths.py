@@ -5,6 +5,7 @@ data is checked by the rooms that read them.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from glmforge.config.overrides import read_json_map
 RUN_FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "adapter", "model", "final.json")
 """A directory that holds one of these holds a run."""
 
+DATA_ENDINGS = (
+    ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".md", ".parquet", ".arrow", ".yml",
+    ".yaml", ".gz", ".zst",
+)  # fmt: skip
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _POINTER = b"version https://git-lfs"
 
 
@@ -37,6 +43,11 @@ def path_problems(
 def holds_run(directory: Path) -> bool:
     """Say whether a directory already holds a run."""
     return any((directory / name).exists() for name in RUN_FILES)
+
+
+def is_hub_name(text: str) -> bool:
+    """Say whether a name of no file can be that of a hub dataset (`owner/name`, no file ending)."""
+    return _HUB_NAME.fullmatch(text) is not None and not text.lower().endswith(DATA_ENDINGS)
 
 
 def _path(value: object) -> Path | None:
@@ -90,8 +101,8 @@ def _weight_problems(directory: Path) -> Iterator[str]:
 
 def _data_problems(name: str, value: object) -> Iterator[tuple[str, str]]:
     for item in value if isinstance(value, list) else [value]:
-        file = _path(item)
-        if file is not None and not file.exists():
+        file = _path(item.get("path") if isinstance(item, dict) else item)
+        if file is not None and not file.exists() and not is_hub_name(str(file)):
             yield name, f"{name} {str(file)!r} does not exist{_relative(file)}"
 
 

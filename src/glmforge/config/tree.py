@@ -54,13 +54,25 @@ def _words(annotation: Any, metadata: list[Any]) -> str:
         return values[0] if len(values) == 1 else "one of " + ", ".join(map(str, values))
     if origin is list:
         least = "non-empty " if any(isinstance(item, MinLen) for item in _flat(metadata)) else ""
-        return f"a {least}list of {_words(get_args(annotation)[0], []).removeprefix('a ')}s"
+        return f"a {least}list of {_plural(get_args(annotation)[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return f"a map {{{', '.join(annotation.model_fields)}}}"
     if annotation is type(None):
         return "null"
     if origin is dict or annotation is dict:
         return "a map"
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     return names[annotation] + _limits(annotation, metadata)
+
+
+def _plural(annotation: Any) -> str:
+    """Say what a list holds: "texts", "texts or maps {path, weight}"."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(_plural(part) for part in get_args(annotation))
+    words = _words(annotation, [])
+    if words.startswith("a map {"):
+        return words.replace("a map", "maps", 1)
+    return words if words.startswith("one of ") else f"{words.removeprefix('a ')}s"
 
 
 def _limits(annotation: Any, metadata: list[Any]) -> str:

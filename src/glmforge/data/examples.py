@@ -192,17 +192,22 @@ _BATCH_CHARACTERS = 4_000_000  # dialogues whose texts are encoded in one call
 
 
 def encode_many(
-    conversations: Iterable[Conversation], limit: Limit, truncation: Truncation, counts: Counts
+    conversations: Iterable[Conversation],
+    limit: Limit,
+    truncation: Truncation,
+    counts: Counts,
+    *,
+    prefetch: bool = True,
 ) -> Iterator[tuple[list[Example], list[Problem]]]:
     """Yield the rows of every conversation, or the faults for which it is skipped.
-
-    The texts of many conversations are encoded in one call.
 
     Args:
         conversations: unchecked; every record is judged here.
         limit: what ``limit_of`` gives.
         truncation: policy for what is too long.
         counts: is added to as the rows are yielded.
+        prefetch: encode the texts of many conversations in one call, on all cores; False works
+            through them one by one on one core.
     """
     batch: list[Conversation] = []
     characters = 0
@@ -210,16 +215,20 @@ def encode_many(
         batch.append(conversation)
         characters += sum(len(message.text) for message in conversation.messages)
         if characters >= _BATCH_CHARACTERS:
-            yield from _encode_batch(batch, limit, truncation, counts)
+            yield from _encode_batch(batch, limit, truncation, counts, prefetch)
             batch, characters = [], 0
-    yield from _encode_batch(batch, limit, truncation, counts)
+    yield from _encode_batch(batch, limit, truncation, counts, prefetch)
 
 
 def _encode_batch(
-    batch: Sequence[Conversation], limit: Limit, truncation: Truncation, counts: Counts
+    batch: Sequence[Conversation],
+    limit: Limit,
+    truncation: Truncation,
+    counts: Counts,
+    prefetch: bool,
 ) -> Iterator[tuple[list[Example], list[Problem]]]:
     faults = [faults_of(conversation) for conversation in batch]
-    if limit.template.encoder is not None:
+    if prefetch and limit.template.encoder is not None:
         with limit.template.encoder.prefetching():
             for conversation, found in zip(batch, faults):
                 if not found:

@@ -1,8 +1,9 @@
 """Prepared sets: examples on disk as Arrow files, opened by memory map.
 
-A set is a directory: ``part-*.arrow`` with ids and trained spans, and ``manifest.json``, written
-last, with the hash of every part and the counts. Opening verifies the hashes, so a damaged set
-never trains. Rows are read where they lie; only lengths and trained counts are in memory.
+A set is a directory: ``part-*.arrow`` with ids and trained spans, ``part-*.json`` with what was
+wrong with its records, and ``manifest.json``, written last, with the hash of every part and the
+counts. Opening verifies the hashes, so a damaged set
+never trains. Rows are read where they lie; only the facts about them are in memory.
 ``preparing`` makes these sets.
 """
 
@@ -16,11 +17,13 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
+from glmforge.data.conversation import Problem
 from glmforge.data.examples import Counts, Example, ExampleList, Int64s
 from glmforge.data.segments import IGNORED, Ids
+from glmforge.data.selection import RowFacts, copy_key_of
 from glmforge.errors import DataError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 SCHEMA = pa.schema(
     [
@@ -28,12 +31,16 @@ SCHEMA = pa.schema(
         ("spans", pa.list_(pa.int32())),  # start, end, start, end, … of the trained runs
         ("trained", pa.int32()),
         ("source", pa.string()),
+        ("copy", pa.uint64()),  # selection.copy_key_of the record
+        ("starts", pa.bool_()),  # the first row of a record
     ]
 )
 
 
-def record_batch(examples: Sequence[Example]) -> pa.RecordBatch:
-    """Lay examples into Arrow columns."""
+def record_batch(records: Sequence[Sequence[Example]]) -> pa.RecordBatch:
+    """Lay the rows of records into Arrow columns."""
+    examples = [row for rows in records for row in rows]
+    keys = [key for rows in records for key in [copy_key_of(rows)] * len(rows)]
     spans = [_spans(example.labels) for example in examples]
     return pa.record_batch(
         [
@@ -41,6 +48,8 @@ def record_batch(examples: Sequence[Example]) -> pa.RecordBatch:
             _lists(spans),
             pa.array([int((e.labels != IGNORED).sum()) for e in examples], pa.int32()),
             pa.array([example.source for example in examples], pa.string()),
+            pa.array(keys, pa.uint64()),
+            pa.array([number == 0 for rows in records for number in range(len(rows))], pa.bool_()),
         ],
         schema=SCHEMA,
     )
@@ -59,7 +68,7 @@ def _spans(labels: Ids) -> Ids:
 
 
 class PreparedSet(Sequence[Example]):
-    """The examples of a prepared set; ``lengths`` and ``trained_counts`` are in memory."""
+    """The examples of a prepared set; ``facts`` about them are in memory."""
 
     def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
         self.directory = directory
@@ -71,11 +80,45 @@ class PreparedSet(Sequence[Example]):
                 reader = pa.ipc.open_file(source)
                 self._batches += [reader.get_batch(n) for n in range(reader.num_record_batches)]
         self._ends = np.cumsum([len(batch) for batch in self._batches]).tolist()
-        lengths = [np.diff(b.column("input_ids").offsets.to_numpy()) for b in self._batches]
-        trained = [b.column("trained").to_numpy() for b in self._batches]
         nothing = np.zeros(0, np.int64)
-        self.lengths: Int64s = np.concatenate([nothing, *lengths]).astype(np.int64)
-        self.trained_counts: Int64s = np.concatenate([nothing, *trained]).astype(np.int64)
+        lengths = [np.diff(b.column("input_ids").offsets.to_numpy()) for b in self._batches]
+        self.facts = RowFacts(
+            lengths=np.concatenate([nothing, *lengths]).astype(np.int64),
+            trained_counts=self._column("trained").astype(np.int64),
+            copies=self._column("copy").astype(np.uint64),
+            starts=self._column("starts").astype(np.bool_),
+        )
+
+    def _column(self, name: str) -> Any:
+        columns = [batch.column(name).to_numpy(zero_copy_only=False) for batch in self._batches]
+        return np.concatenate(columns) if columns else np.zeros(0)
+
+    @property
+    def lengths(self) -> Int64s:
+        """Tokens of every row."""
+        return self.facts.lengths
+
+    @property
+    def trained_counts(self) -> Int64s:
+        """Trained tokens of every row."""
+        return self.facts.trained_counts
+
+    def problems(self) -> Iterator[Problem]:
+        """Why records were skipped, every one, in the order of the files.
+
+        Raises:
+            DataError: a file beside a part is missing or damaged.
+        """
+        for part in self.manifest["parts"]:
+            path = (self.directory / part["name"]).with_suffix(".json")
+            try:
+                values = json.loads(path.read_text(encoding="utf-8"))["problems"]
+                found = [Problem(**item) for item in values]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise DataError(
+                    f"{path}: missing or damaged; delete {self.directory} and prepare again"
+                ) from error
+            yield from found
 
     @property
     def hash(self) -> str:

@@ -9,64 +9,30 @@ so memory stays bounded; finished parts survive an interruption and are used aga
 import dataclasses
 import hashlib
 import json
-import multiprocessing
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from glmforge.data.conversation import Conversation, Problem
+from glmforge.data.conversation import Problem
 from glmforge.data.encoder import TokenizerLike
-from glmforge.data.examples import (
-    Counts,
-    Example,
-    OnError,
-    encode_many,
-    limit_of,
-    nothing_left,
-    problems_error,
-)
+from glmforge.data.examples import Counts, OnError, limit_of, nothing_left, problems_error
+from glmforge.data.part_writer import PrepareSettings, Unit
 from glmforge.data.prepared import (
     FORMAT_VERSION,
     MANIFEST,
-    SCHEMA,
     PreparedSet,
     open_prepared,
-    record_batch,
     sha256_of,
 )
-from glmforge.data.reading import LineRange, is_plain_json_lines, read_json_lines
-from glmforge.data.segments import Labels
-from glmforge.data.sources import Paths, ReadOptions, convert, data_files, read_records
-from glmforge.data.truncation import Truncation
+from glmforge.data.reading import LineRange, is_plain_json_lines
+from glmforge.data.sources import Paths, data_files
+from glmforge.data.workers import MakeTokenizer, write_parts
 
-MakeTokenizer = Callable[[], TokenizerLike]
+__all__ = ["PrepareSettings", "Unit", "prepare", "units_of"]
+
 _UNIT_BYTES = 4 << 20
-_KEPT_PROBLEMS = 200  # of a part; all are counted
-_ROWS_OF_A_BATCH = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareSettings:
-    """What the examples depend on besides files and tokenizer; as of ``load_examples``."""
-
-    max_length: int
-    labels: Labels = "all_turns"
-    truncation: Truncation = "drop_last_turns"
-    columns: Mapping[str, str] = field(default_factory=dict)
-    repairs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """A piece of work: a file, or a stretch of lines of one."""
-
-    path: Path
-    size: int
-    stretch: LineRange | None = None
 
 
 def prepare(
@@ -84,10 +50,11 @@ def prepare(
 
     Args:
         path: files, directories or hub names.
-        make_tokenizer: returns the tokenizer; picklable, called once a worker process.
+        make_tokenizer: returns the tokenizer; called once a process, so with several workers it
+            must be picklable and importable.
         root: directory of all prepared sets; this one gets a subdirectory named by its key.
         settings: what to make.
-        workers: processes; 1 works in this one.
+        workers: processes, one core each; 1 works in this one.
         on_error: "stop" refuses a set with faulty records, "skip" leaves them out, counted.
         progress: called with (bytes done, bytes in all).
         say: called with a line about reuse.
@@ -104,8 +71,8 @@ def prepare(
     )
     files = data_files(path)
     units = [unit for file in files for unit in units_of(file)]
-    hashes = {str(file): sha256_of(file) for file in files if file.exists()}
-    key = _key(list(hashes.values()), tokenizer, settings, on_error)
+    hashes = {str(file): sha256_of(file) if file.exists() else None for file in files}
+    key = _key(hashes, tokenizer, settings, on_error)
     directory = Path(root) / key
     if (directory / MANIFEST).is_file():
         found = open_prepared(directory)
@@ -116,7 +83,8 @@ def prepare(
     total = sum(unit.size for unit in units) or 1
     done = 0
     parts = []
-    for number, part in enumerate(_parts(units, directory, settings, make_tokenizer, workers)):
+    written = write_parts(units, directory, settings, make_tokenizer, workers)
+    for number, part in enumerate(written):
         parts.append(part)
         done += units[number].size
         if progress:
@@ -144,15 +112,20 @@ def units_of(file: Path) -> list[Unit]:
 
 
 def _key(
-    hashes: list[str], tokenizer: TokenizerLike, settings: PrepareSettings, on_error: OnError
+    hashes: Mapping[str, str | None],
+    tokenizer: TokenizerLike,
+    settings: PrepareSettings,
+    on_error: OnError,
 ) -> str:
-    """Sixteen hex digits of everything the examples depend on."""
+    """Sixteen hex digits of everything the examples depend on; of a hub's data only the name."""
     code = hashlib.sha256()
     for module in sorted(Path(__file__).parent.glob("*.py")):
         code.update(module.read_bytes())
     everything = {
         "format_version": FORMAT_VERSION,
-        "files": hashes,
+        "files": [
+            [path if digest is None else Path(path).name, digest] for path, digest in hashes.items()
+        ],
         "tokenizer": fingerprint(tokenizer),
         "code": code.hexdigest(),
         "settings": dataclasses.asdict(settings),
@@ -163,8 +136,12 @@ def _key(
 
 
 def fingerprint(tokenizer: Any) -> str:
-    """A hash of what a tokenizer makes of text: class, vocabulary, chat template."""
+    """A hash of what a tokenizer makes of text: class and its code, vocabulary, chat template."""
     digest = hashlib.sha256(type(tokenizer).__name__.encode())
+    for kind in type(tokenizer).__mro__:
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        if file is not None and kind.__module__.startswith("glmforge."):
+            digest.update(Path(file).read_bytes())
     digest.update(str(getattr(tokenizer, "family", "")).encode())
     digest.update(str(getattr(tokenizer, "chat_template", "")).encode())
     vocab_file = getattr(tokenizer, "vocab_file", None)
@@ -176,121 +153,10 @@ def fingerprint(tokenizer: Any) -> str:
     return digest.hexdigest()
 
 
-def _parts(
-    units: list[Unit],
-    directory: Path,
-    settings: PrepareSettings,
-    make_tokenizer: MakeTokenizer,
-    workers: int,
-) -> Iterator[dict[str, Any]]:
-    """The finished parts in the order of the units; those that exist already are not redone."""
-    if workers <= 1 or len(units) == 1:
-        worker = _Worker(make_tokenizer, settings, directory)
-        yield from map(worker.part, range(len(units)), units)
-        return
-    context = multiprocessing.get_context("forkserver")  # imports once, whatever the workers
-    context.set_forkserver_preload(["glmforge.models", __name__])
-    with ProcessPoolExecutor(
-        max_workers=min(workers, len(units)),
-        mp_context=context,
-        initializer=_start_worker,
-        initargs=(make_tokenizer, settings, directory),
-    ) as pool:
-        yield from pool.map(_work, range(len(units)), units)
-
-
-class _Worker:
-    """One process's tokenizer and settings."""
-
-    current: "_Worker | None" = None
-
-    def __init__(
-        self, make_tokenizer: MakeTokenizer, settings: PrepareSettings, directory: Path
-    ) -> None:
-        self._settings = settings
-        self._directory = directory
-        self._limit = limit_of(
-            make_tokenizer(),
-            max_length=settings.max_length,
-            labels=settings.labels,
-            truncation=settings.truncation,
-        )
-
-    def part(self, number: int, unit: Unit) -> dict[str, Any]:
-        """Write a unit's part and its description; return the description."""
-        name = f"part-{number:05d}.arrow"
-        target = self._directory / name
-        sidecar = target.with_suffix(".json")
-        if sidecar.is_file() and target.is_file():
-            known: dict[str, Any] = json.loads(sidecar.read_text(encoding="utf-8"))
-            if known.get("sha256") == sha256_of(target):
-                return known
-        counts = Counts()
-        problems: list[Problem] = []
-        draft = target.with_suffix(".tmp")
-        with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            for examples in self._batches(unit, counts, problems):
-                writer.write_batch(record_batch(examples))
-        draft.replace(target)
-        described = {
-            "name": name,
-            "sha256": sha256_of(target),
-            "counts": dataclasses.asdict(counts),
-            "problems": [dataclasses.asdict(problem) for problem in problems[:_KEPT_PROBLEMS]],
-        }
-        draft = sidecar.with_suffix(".tmp")
-        draft.write_text(json.dumps(described, ensure_ascii=True), encoding="utf-8")
-        draft.replace(sidecar)
-        return described
-
-    def _batches(
-        self, unit: Unit, counts: Counts, problems: list[Problem]
-    ) -> Iterator[list[Example]]:
-        examples: list[Example] = []
-        conversations = self._conversations(unit, counts, problems)
-        for found, faults in encode_many(
-            conversations, self._limit, self._settings.truncation, counts
-        ):
-            examples.extend(found)
-            problems.extend(faults)
-            if len(examples) >= _ROWS_OF_A_BATCH:
-                yield examples
-                examples = []
-        yield examples
-
-    def _conversations(
-        self, unit: Unit, counts: Counts, problems: list[Problem]
-    ) -> Iterator[Conversation]:
-        options = ReadOptions(columns=self._settings.columns, repairs=self._settings.repairs)
-        records = (
-            read_records(unit.path, options)
-            if unit.stretch is None
-            else read_json_lines(unit.path, unit.stretch, gbk="gbk" in options.repairs)
-        )
-        for item in convert(records, options):
-            if isinstance(item, Problem):
-                problems.append(item)
-                counts.records += 1
-                counts.skipped += 1
-            else:
-                yield item
-
-
-def _start_worker(
-    make_tokenizer: MakeTokenizer, settings: PrepareSettings, directory: Path
-) -> None:
-    _Worker.current = _Worker(make_tokenizer, settings, directory)
-
-
-def _work(number: int, unit: Unit) -> dict[str, Any]:
-    assert _Worker.current is not None, "the worker was not started"
-    return _Worker.current.part(number, unit)
-
-
 def _finish(
     directory: Path,
-    parts: list[dict[str, Any]],
-    hashes: Mapping[str, str],
+    parts: Sequence[dict[str, Any]],
+    hashes: Mapping[str, str | None],
     settings: PrepareSettings,
     on_error: OnError,
 ) -> PreparedSet:
@@ -305,13 +171,19 @@ def _finish(
         raise nothing_left(counts)
     manifest = {
         "format_version": FORMAT_VERSION,
-        "files": [{"path": path, "sha256": digest} for path, digest in hashes.items()],
+        "files": [
+            {
+                "path": path,
+                "bytes": None if digest is None else Path(path).stat().st_size,
+                "sha256": digest,
+            }
+            for path, digest in hashes.items()
+        ],
         "settings": dataclasses.asdict(settings),
         "counts": dataclasses.asdict(counts),
         "parts": [{"name": part["name"], "sha256": part["sha256"]} for part in parts],
-        "problems": [values for part in parts for values in part["problems"]],
     }
-    draft = directory / f"{MANIFEST}.tmp"
+    draft = directory / f"{MANIFEST}.{os.getpid()}.tmp"
     draft.write_text(json.dumps(manifest, ensure_ascii=False, indent=1), encoding="utf-8")
     draft.replace(directory / MANIFEST)
     return open_prepared(directory, verify=False)

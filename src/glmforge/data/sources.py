@@ -8,7 +8,7 @@ bytes cannot (YAML, plain text).
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,9 @@ from glmforge.errors import DataError
 Paths = str | Path | Sequence[str | Path]
 _DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".yml",
                   ".yaml", ".gz", ".zst")  # fmt: skip
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+DATA_ENDINGS = (*_DATA_SUFFIXES, ".txt", ".md")
+"""Names that end so are files', never a hub's; the others of a directory are passed over."""
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +232,7 @@ def data_files(path: Paths) -> list[Path]:
             if not found:
                 wrong.append(f"{place}: the directory holds no data file")
             files.extend(found)
-        elif place.exists() or (isinstance(item, str) and _HUB_NAME.fullmatch(item)):
+        elif place.exists() or _is_hub_name(str(item)):
             files.append(place)
         else:
             wrong.append(f"{place}: no such file; check the path")
@@ -239,7 +241,11 @@ def data_files(path: Paths) -> list[Path]:
     return files
 
 
-def write_skipped(problems: Sequence[Problem], path: Path) -> None:
+def _is_hub_name(text: str) -> bool:
+    return _HUB_NAME.fullmatch(text) is not None and not text.lower().endswith(DATA_ENDINGS)
+
+
+def write_skipped(problems: Iterable[Problem], path: Path) -> None:
     """Write skipped records to a JSON Lines file: source, rule, text, advice."""
     with path.open("w", encoding="utf-8") as file:
         for problem in problems:

@@ -1,76 +1,106 @@
 """Sets from sets: a validation part held out of the training data, sources mixed by weight.
 
-Both are pure functions of their input and a seed. Copies of a record always land on the same
-side of a split, or the validation loss would measure memory.
+Both choose whole records by row numbers and read no row; both are pure functions of their input
+and a seed. Copies of a record always land on the same side of a split, or the validation loss
+would measure memory.
 """
 
-import hashlib
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from glmforge.data.conversation import Conversation
-from glmforge.data.similarity import copy_key
+from glmforge.data.examples import Example, Int64s
+from glmforge.data.selection import Joined, Keys, Selection, facts_of
 from glmforge.errors import DataError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Two parts of a set, both in the order of the file."""
+    """What is left of each set, and what was held out of all; both in the order of the files.
 
-    train: list[Conversation]
-    validation: list[Conversation]
+    ``set_numbers`` says of every validation row which set it is from.
+    """
+
+    train: tuple[Selection, ...]
+    validation: Selection
+    set_numbers: Int64s
 
 
-def split_validation(
-    conversations: Sequence[Conversation], size: int | float, *, seed: int = 42
-) -> Split:
-    """Hold records out for validation.
+def hold_out(sets: Sequence[Sequence[Example]], size: int | float, *, seed: int = 42) -> Split:
+    """Hold records out of one set or several.
+
+    A record goes with all its rows and with all its exact copies (equal ids and labels), in
+    whatever set they are. Which records go depends on their content and the seed only.
 
     Args:
-        conversations: the whole set.
-        size: records (an int), or their share of the set (a float below 1). Fewer are held out
-            where groups of copies do not add up to it.
+        sets: the training sets.
+        size: records (an int), or their share of all (a float below 1, at least one record).
+            Fewer are held out where groups of copies do not add up to it.
         seed: decides which.
 
     Raises:
         DataError: nothing would be left to train on, or to validate with.
     """
-    wanted = size if isinstance(size, int) else round(size * len(conversations))
-    if not 0 < wanted < len(conversations):
+    joined = Joined(sets)
+    facts = joined.facts
+    records = int(facts.starts.sum())
+    is_share = isinstance(size, float)
+    wanted = max(1, round(size * records)) if is_share else int(size)
+    if not 0 < wanted < records or (is_share and not 0 < size < 1):
         raise DataError(
-            f"data.validation holds out {size} of {len(conversations)} records; "
+            f"data.validation_size holds out {size} of {records:,} records; "
             "both parts need at least one record"
         )
-    groups: dict[bytes, list[int]] = defaultdict(list)
-    for index, conversation in enumerate(conversations):
-        groups[copy_key(conversation)].append(index)
-    salt = seed.to_bytes(8, "big", signed=True)
-    order = sorted(groups, key=lambda key: hashlib.sha256(salt + key).digest())
-    held: set[int] = set()
-    for key in order:
-        if len(held) + len(groups[key]) <= wanted:
-            held.update(groups[key])
-    if not held:
+    keys, group_of_row = np.unique(facts.copies, return_inverse=True)
+    sizes = np.bincount(group_of_row[facts.starts], minlength=len(keys))
+    held = np.zeros(len(keys), np.bool_)
+    left = wanted
+    for group in np.argsort(_scattered(keys, seed), kind="stable"):
+        if sizes[group] <= left:
+            held[group] = True
+            left -= int(sizes[group])
+            if not left:
+                break
+    if left == wanted:
         raise DataError(
-            f"data.validation asks for {wanted} records, but every record has more copies than "
-            "that; ask for more, or remove the copies"
+            f"data.validation_size asks for {wanted} records, but every record has more copies "
+            "than that; ask for more, or remove the copies"
         )
+    if held.all():
+        raise DataError(
+            "data.validation_size would hold out every record, copies included; ask for fewer"
+        )
+    held_rows = held[group_of_row]
+    validation = Selection(joined, np.flatnonzero(held_rows))
+    bounds = [0, *joined.ends]
     return Split(
-        train=[c for index, c in enumerate(conversations) if index not in held],
-        validation=[c for index, c in enumerate(conversations) if index in held],
+        train=tuple(
+            Selection(part, np.flatnonzero(~held_rows[start:end]))
+            for part, start, end in zip(sets, bounds, bounds[1:])
+        ),
+        validation=validation,
+        set_numbers=np.searchsorted(joined.ends, validation.rows, side="right"),
     )
 
 
-def mix(
-    sources: Sequence[tuple[Sequence[Conversation], float]], *, seed: int = 42
-) -> list[Conversation]:
-    """Join sources, each repeated or thinned by its weight.
+def _scattered(keys: Keys, seed: int) -> Keys:
+    """A number for each key, the order of which is random and fixed by the seed.
+
+    The mixing function of splitmix64 (Steele, Lea, Flood 2014).
+    """
+    start = np.random.default_rng([seed, 0x9E3779B9]).integers(0, 1 << 63, dtype=np.uint64)
+    mixed = keys + start
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def mix(sources: Sequence[tuple[Sequence[Example], float]], *, seed: int = 42) -> Sequence[Example]:
+    """Join sources, the records of each repeated or thinned by its weight.
 
     Args:
-        sources: (records, weight): 1 takes each record once, 2 twice, 0.5 a random half.
+        sources: (examples, weight): 1 takes each record once, 2 twice, 0.5 a random half.
         seed: decides which records a fraction takes.
 
     Raises:
@@ -79,11 +109,22 @@ def mix(
     wrong = [weight for _, weight in sources if not weight > 0]
     if wrong:
         raise DataError([f"a source has the weight {weight}; use one above 0" for weight in wrong])
-    mixed: list[Conversation] = []
-    for number, (records, weight) in enumerate(sources):
-        whole, part = divmod(weight, 1)
-        mixed.extend(list(records) * int(whole))
-        random = np.random.default_rng([seed, number])
-        some = random.permutation(len(records))[: round(part * len(records))]
-        mixed.extend(records[index] for index in sorted(some))
-    return mixed
+    parts = [
+        examples if weight == 1 else Selection(examples, _weighted(examples, weight, [seed, n]))
+        for n, (examples, weight) in enumerate(sources)
+    ]
+    return parts[0] if len(parts) == 1 else Joined(parts)
+
+
+def _weighted(examples: Sequence[Example], weight: float, seed: list[int]) -> Int64s:
+    """Row numbers: all rows as often as the weight's whole part, some records once more."""
+    whole, part = divmod(weight, 1)
+    rows = np.tile(np.arange(len(examples)), int(whole))
+    record_of_row = facts_of(examples).records()
+    records = int(record_of_row[-1]) + 1 if len(record_of_row) else 0
+    number = round(part * records)
+    if not whole and records:
+        number = max(1, number)
+    chosen = np.zeros(records, np.bool_)
+    chosen[np.random.default_rng(seed).permutation(records)[:number]] = True
+    return np.concatenate([rows, np.flatnonzero(chosen[record_of_row])])

@@ -5,31 +5,17 @@ then its weights: bad input never costs GPU time.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from glmforge.adapters import LoraSettings, add_lora, check_targets, trainable_line
 from glmforge.config import RunConfig
-from glmforge.data import (
-    Batch,
-    BatchPlan,
-    Conversation,
-    Example,
-    ExampleSet,
-    PackedRows,
-    build_examples,
-    eval_batches,
-    generation_prompt,
-    pack,
-    read_conversations,
-    unpacked,
-)
+from glmforge.data import BatchPlan
 from glmforge.distributed.collectives import Ranks
-from glmforge.errors import ConfigError, TrainingError
+from glmforge.errors import ConfigError
 from glmforge.models import family_of, load_config, load_model, load_tokenizer, new_model
 from glmforge.models.layers import (
     add_embedding_noise,
@@ -47,136 +33,9 @@ from glmforge.train.methods import (
     check_schedule,
     four_bit,
 )
+from glmforge.train.training_data import TrainingData, is_packed, prepare_data
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingData:
-    """Encoded examples and the rows made of them."""
-
-    train: ExampleSet
-    train_rows: PackedRows
-    validation: ExampleSet | None
-    validation_rows: PackedRows
-    prompts: Sequence[tuple[str, list[int]]]
-    files: dict[str, list[Path]]
-
-    packed: bool
-    pad_id: int
-
-    def plan(self, sizes: BatchSizes, seed: int) -> BatchPlan:
-        """Return the order of rows for a global batch."""
-        return BatchPlan(
-            self.train.examples,
-            self.train_rows,
-            global_batch=sizes.global_batch,
-            seed=seed,
-            packed=self.packed,
-            pad_id=self.pad_id,
-        )
-
-    def examples(self) -> dict[str, Sequence[Example]]:
-        """Return the encoded examples by part ("train", "validation")."""
-        found = {"train": self.train.examples}
-        if self.validation is not None:
-            found["validation"] = self.validation.examples
-        return found
-
-    def eval_batches(self, ranks: Ranks, micro_batch: int) -> list[Batch]:
-        """Return this rank's share of the validation rows."""
-        if self.validation is None:
-            return []
-        return eval_batches(
-            self.validation.examples,
-            self.validation_rows,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            micro_batch=micro_batch,
-            packed=self.packed,
-            pad_id=self.pad_id,
-        )
-
-
-def paths_of(value: str | list[str] | None) -> list[Path]:
-    """Return a config's file or files as paths."""
-    if value is None:
-        return []
-    return [Path(item) for item in ([value] if isinstance(value, str) else value)]
-
-
-def prepare_data(config: RunConfig, tokenizer: Any, say: Say) -> TrainingData:
-    """Read, check, encode and pack the dialogues of `config`.
-
-    Raises:
-        DataError: files or rows that break a rule, all at once.
-        TrainingError: no row with anything to train is left.
-    """
-    data = config.data
-    files = {"train": paths_of(data.train), "validation": paths_of(data.validation)}
-
-    def encode(part: str) -> tuple[ExampleSet, list[Conversation]]:
-        conversations = [row for path in files[part] for row in read_conversations(path)]
-        found = build_examples(
-            conversations,
-            tokenizer,
-            max_length=data.max_length,
-            labels=data.labels,
-            truncation=data.truncation,
-            on_error=data.on_error,
-        )
-        say(f"{part}: {found.counts}")
-        return found, conversations
-
-    train, _ = encode("train")
-    if not train.examples:
-        raise TrainingError(
-            f"data.train: no dialogue is left to train on ({train.counts}): raise data.max_length "
-            f"({data.max_length} tokens now) or look at the rows of "
-            f"{', '.join(map(str, files['train']))}"
-        )
-    validation, held_out = encode("validation") if files["validation"] else (None, [])
-
-    def rows_of(found: ExampleSet | None) -> PackedRows:
-        if found is None:
-            return []
-        if not data.packing:
-            return unpacked(len(found.examples))
-        lengths = [len(example.input_ids) for example in found.examples]
-        return pack(lengths, data.max_length, config.training.seed)
-
-    return TrainingData(
-        train=train,
-        train_rows=rows_of(train),
-        validation=validation,
-        validation_rows=rows_of(validation),
-        prompts=_prompts(config, tokenizer, held_out),
-        files={part: paths for part, paths in files.items() if paths},
-        packed=data.packing,
-        pad_id=tokenizer.pad_token_id or 0,
-    )
-
-
-def _prompts(
-    config: RunConfig, tokenizer: Any, held_out: Sequence[Conversation]
-) -> list[tuple[str, list[int]]]:
-    """Return (text, generation prompt ids) of the prompts that the run answers on the way."""
-    generation = config.generation
-    if generation.prompts is not None:
-        histories = [[{"role": "user", "content": text}] for text in generation.prompts]
-    else:
-        histories = []
-        for conversation in held_out[: generation.num_prompts]:
-            first = next(i for i, m in enumerate(conversation.messages) if m.role == "user")
-            histories.append(
-                [
-                    {"role": message.role, "content": message.content}
-                    for message in conversation.messages[: first + 1]
-                ]
-            )
-    return [
-        (history[-1]["content"], generation_prompt(history, tokenizer)) for history in histories
-    ]
 
 
 def total_steps(config: RunConfig, plan: BatchPlan) -> int:
@@ -260,11 +119,12 @@ def plan_run(config: RunConfig, ranks: Ranks, say: Say) -> RunPlan:
     """
     training = config.training
     precision = pick_precision(training.precision, ranks.device)
+    packed = is_packed(config, say)
     sizes = batch_sizes(
         training.per_device_train_batch_size,
         training.gradient_accumulation_steps,
         ranks.world_size,
-        packing=config.data.packing,
+        packing=packed,
     )
     engine_config = write_config(
         EngineSettings(sizes=sizes, precision=precision, max_grad_norm=training.max_grad_norm),
@@ -275,7 +135,7 @@ def plan_run(config: RunConfig, ranks: Ranks, say: Say) -> RunPlan:
     say(f"{ranks.device.type}, {precision}, ZeRO-{stage}; {sizes.sentence()} rows a step")
     model = plan_model(config)
     tokenizer = load_tokenizer(config.model.model_name_or_path)
-    data = prepare_data(config, tokenizer, say)
+    data = prepare_data(config, tokenizer, ranks, say, packed=packed)
     order = data.plan(sizes, training.seed)
     steps = total_steps(config, order)
     check_schedule(config, steps)

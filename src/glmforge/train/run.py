@@ -125,6 +125,7 @@ def _prepare(
             deepspeed_config=planned.engine_config,
             manifest=manifest,
         )
+        planned.data.write_skipped(directory, say)
     if start is not None:
         is_lora = config.trains_adapter
         progress = load_start(engine, start, ranks, exclude_frozen=is_lora, seed=training.seed)
@@ -139,7 +140,7 @@ def _prepare(
         total_steps=planned.total_steps,
         start=progress.step if start is not None else None,
     )
-    fixed_width = ranks.device.type == "cuda" and config.data.packing  # one shape to compile for
+    fixed_width = ranks.device.type == "cuda" and planned.data.packed  # one shape to compile for
     return Session(
         config=config,
         directory=directory,

@@ -15,8 +15,9 @@ from typing import Any
 from glmforge.config import RunConfig, load_config_file
 from glmforge.config.paths import holds_run
 from glmforge.data import Example
+from glmforge.data.selection import hash_of
 from glmforge.errors import CheckpointError
-from glmforge.train.checkpoint import sha256_of, write_pointer
+from glmforge.train.checkpoint import write_pointer
 
 _PACKAGES = (
     "torch",
@@ -33,7 +34,8 @@ _PACKAGES = (
 _FREE_ON_RESUME = frozenset(
     """launch training.output_dir training.logging_steps training.save_steps training.eval_steps
     training.save_total_limit training.per_device_eval_batch_size generation
-    training.per_device_train_batch_size training.gradient_accumulation_steps""".split()
+    training.per_device_train_batch_size training.gradient_accumulation_steps
+    data.prepared_dir data.preprocessing_num_workers""".split()
 )
 
 
@@ -61,27 +63,22 @@ def versions() -> dict[str, str]:
 
 
 def data_manifest(
-    files: Mapping[str, Sequence[Path]], examples: Mapping[str, Sequence[Example]]
+    files: Mapping[str, Sequence[Mapping[str, Any]]], examples: Mapping[str, Sequence[Example]]
 ) -> dict[str, Any]:
-    """Return what the run trains on: files with hashes, and one hash over every id and label.
+    """Return what the run trains on: files with hashes, and one hash of every id and label.
+
+    The hash is made of the prepared sets' hashes and the numbers of the rows chosen from them, so
+    that it costs the same for a million rows.
 
     Args:
-        files: "train" / "validation" → the files read.
+        files: "train" / "validation" → the files read, with their hashes.
         examples: the same keys → encoded examples (they reflect data, tokenizer, template, policy).
     """
     digest = hashlib.sha256()
-    for part in examples.values():
-        for example in part:
-            digest.update(example.input_ids.tobytes())
-            digest.update(example.labels.tobytes())
+    for rows in examples.values():
+        digest.update(hash_of(rows).encode())
     return {
-        "files": {
-            part: [
-                {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
-                for path in paths
-            ]
-            for part, paths in files.items()
-        },
+        "files": {part: [dict(file) for file in found] for part, found in files.items() if found},
         "examples": {part: len(rows) for part, rows in examples.items()},
         "hash": digest.hexdigest(),
     }

@@ -29,8 +29,13 @@ def test_the_table_names_types_and_defaults_as_yaml_writes_them() -> None:
     assert rows["training.learning_rate"] == ("a number > 0", "5.0e-05")
     assert rows["training.max_steps"] == ("a whole number ≥ 1, or null", "null")
     assert rows["training.gradient_accumulation_steps"] == ("a whole number ≥ 1, or auto", "auto")
-    assert rows["data.train"] == ("a text, or a non-empty list of texts", "required")
-    assert rows["data.packing"] == ("true or false", "true")
+    assert rows["data.train"] == (
+        "a text, or a map {path, weight}, or a non-empty list of texts or maps {path, weight}",
+        "required",
+    )
+    assert rows["data.validation"][0] == "a text, or a non-empty list of texts, or null"
+    assert rows["data.repair"] == ("a list of one of merge, trim, flatten, gbk", "[]")
+    assert rows["data.packing"] == ("true or false, or auto", "auto")
     assert rows["lora.lora_dropout"] == ("a number ≥ 0 and < 1", "0.1")
 
 

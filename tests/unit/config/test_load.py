@@ -139,17 +139,17 @@ def test_an_unknown_key_near_to_nothing_lists_the_known_ones(problems: Problems)
         ("training.learning_rate=.nan", "training.learning_rate is nan (a number): expected a num"),
         ("training.learning_rate='1e-4'", "training.learning_rate is '1e-4' (a text): expected a"),
         ("data.packing=1", "data.packing is 1 (a whole number): expected true or false"),
-        (
-            "data.train=3",
-            "data.train is 3 (a whole number): expected a text, or a non-empty list of texts",
-        ),
-        (
-            "data.train=[]",
-            "data.train is [] (a list): expected a text, or a non-empty list of texts",
-        ),
+        ("data.train=3", "data.train is 3 (a whole number): expected a text, or a map {path, wei"),
+        ("data.train=[]", "data.train is [] (a list): expected a text, or a map {path, weight}, o"),
+        ("data.train=[{path: a, wieght: 2}]", "data.train is [{'path': 'a', 'wieght': 2}] (a lis"),
+        ("data.train={path: a, weight: 0}", "data.train is {'path': 'a', 'weight': 0} (a map): ex"),
+        ("data.validation_size=1.0", "data.validation_size is 1.0 (a number): expected a whole n"),
+        ("data.validation_size=0", "data.validation_size is 0 (a whole number): expected a whole"),
+        ("data.repair=[mend]", "data.repair is ['mend'] (a list): expected a list of one of merg"),
+        ("data.truncation=cut", "data.truncation is 'cut' (a text): expected one of drop_last_tu"),
         (
             "data.train=[a, 3]",
-            "data.train is ['a', 3] (a list): expected a text, or a non-empty list of te",
+            "data.train is ['a', 3] (a list): expected a text, or a map {path, weight}, or",
         ),
         (
             "lora.target_modules=[8]",
@@ -177,7 +177,8 @@ def test_a_wrong_type_shows_the_value_and_what_is_expected(
 def test_a_missing_required_setting_is_named_with_its_meaning(problems: Problems) -> None:
     found = problems("model:\n  model_name_or_path: m\n")
     assert found == [
-        "c.yaml: data.train is missing: File or files with the training dialogues (JSON Lines).",
+        "c.yaml: data.train is missing: Training dialogues: files, directories or hub names, each "
+        "alone or as {path, weight}.",
         "c.yaml: training.output_dir is missing: Run directory, made by the run.",
     ]
 
@@ -228,9 +229,13 @@ def test_several_faults_are_reported_at_once(problems: Problems) -> None:
         ),
         ("  max_steps: 5\n  num_train_epochs: 2\n", "c.yaml:8: training.num_train_epochs has no"),
         ("  warmup_steps: 0\n  warmup_ratio: 0.1\n", "c.yaml:8: training.warmup_ratio has no eff"),
-        ("  eval_steps: 5\n", "c.yaml:7: training.eval_steps has no effect: data.validation is"),
+        ("  eval_steps: 5\n", "c.yaml:7: training.eval_steps has no effect: neither data.valid"),
         ("launch: {master_port: 29500}\n", "c.yaml:7: launch.master_port has no effect: one pro"),
         ("generation: {num_prompts: 2}\n", "c.yaml:7: generation.num_prompts has no effect"),
+        (
+            "  eval_steps: 5\ngeneration: {prompts: [a], num_prompts: 2}\n",
+            "c.yaml:8: generation.num_prompts has no effect: neither data.validation nor",
+        ),
     ],
 )
 def test_a_setting_that_would_do_nothing_is_a_fault(

@@ -148,7 +148,7 @@ def test_faulty_records_stop_or_are_skipped_and_keep_their_lines(
         make()
     found = make(on_error="skip")
     assert (found.counts.records, found.counts.skipped, len(found)) == (301, 1, 300)
-    assert found.manifest["problems"][0]["source"] == "train.jsonl:301"
+    assert next(found.problems()).source == "train.jsonl:301"
 
 
 def test_two_processes_make_the_same_set_as_one(shared, tmp_path, small_units):

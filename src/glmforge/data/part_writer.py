@@ -1,0 +1,133 @@
+"""One part of a prepared set: a unit of work encoded, written and described, once.
+
+A part is an Arrow file with a JSON file beside it (hash, counts, every problem), each renamed into
+place when whole, so parts that were finished before an interruption are used again and several
+programs may prepare the same set at once. ``preparing`` decides about units and directories,
+``workers`` runs writers in processes of their own.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from glmforge.data.conversation import Conversation, Problem
+from glmforge.data.encoder import TokenizerLike
+from glmforge.data.examples import Counts, Example, encode_many, limit_of
+from glmforge.data.prepared import SCHEMA, record_batch, sha256_of
+from glmforge.data.reading import LineRange, read_json_lines
+from glmforge.data.segments import Labels
+from glmforge.data.sources import ReadOptions, convert, read_records
+from glmforge.data.truncation import Truncation
+
+KEPT_PROBLEMS = 200
+"""Problems of a part that its description brings along; the file beside the part has all."""
+_ROWS_OF_A_BATCH = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareSettings:
+    """What the examples depend on besides files and tokenizer; as of ``load_examples``."""
+
+    max_length: int
+    labels: Labels = "all_turns"
+    truncation: Truncation = "drop_last_turns"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    repairs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A piece of work: a file, or a stretch of lines of one."""
+
+    path: Path
+    size: int
+    stretch: LineRange | None = None
+
+
+class PartWriter:
+    """Writes parts into one directory with one tokenizer, on one core."""
+
+    def __init__(
+        self, tokenizer: TokenizerLike, settings: PrepareSettings, directory: Path
+    ) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._limit = limit_of(
+            tokenizer,
+            max_length=settings.max_length,
+            labels=settings.labels,
+            truncation=settings.truncation,
+        )
+
+    def part(self, number: int, unit: Unit) -> dict[str, Any]:
+        """Write a unit's part and its description; return the description."""
+        name = f"part-{number:05d}.arrow"
+        target = self._directory / name
+        sidecar = target.with_suffix(".json")
+        if sidecar.is_file() and target.is_file():
+            known: dict[str, Any] = json.loads(sidecar.read_text(encoding="utf-8"))
+            if known.get("sha256") == sha256_of(target):
+                return _shortened(known)
+        counts = Counts()
+        problems: list[Problem] = []
+        draft = target.with_suffix(f".{os.getpid()}.tmp")
+        with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            for records in self._batches(unit, counts, problems):
+                writer.write_batch(record_batch(records))
+        draft.replace(target)
+        described = {
+            "name": name,
+            "sha256": sha256_of(target),
+            "counts": dataclasses.asdict(counts),
+            "problems": [dataclasses.asdict(problem) for problem in problems],
+        }
+        draft = sidecar.with_suffix(f".{os.getpid()}.tmp")
+        draft.write_text(json.dumps(described, ensure_ascii=True), encoding="utf-8")
+        draft.replace(sidecar)
+        return _shortened(described)
+
+    def _batches(
+        self, unit: Unit, counts: Counts, problems: list[Problem]
+    ) -> Iterator[list[list[Example]]]:
+        """The rows of every record, some thousand rows at a time; a record is never divided."""
+        records: list[list[Example]] = []
+        rows = 0
+        conversations = self._conversations(unit, counts, problems)
+        for found, faults in encode_many(
+            conversations, self._limit, self._settings.truncation, counts, prefetch=False
+        ):
+            problems.extend(faults)
+            if found:
+                records.append(found)
+                rows += len(found)
+            if rows >= _ROWS_OF_A_BATCH:
+                yield records
+                records, rows = [], 0
+        yield records
+
+    def _conversations(
+        self, unit: Unit, counts: Counts, problems: list[Problem]
+    ) -> Iterator[Conversation]:
+        options = ReadOptions(columns=self._settings.columns, repairs=self._settings.repairs)
+        records = (
+            read_records(unit.path, options)
+            if unit.stretch is None
+            else read_json_lines(unit.path, unit.stretch, gbk="gbk" in options.repairs)
+        )
+        for item in convert(records, options):
+            if isinstance(item, Problem):
+                problems.append(item)
+                counts.records += 1
+                counts.skipped += 1
+            else:
+                yield item
+
+
+def _shortened(described: dict[str, Any]) -> dict[str, Any]:
+    return described | {"problems": described["problems"][:KEPT_PROBLEMS]}

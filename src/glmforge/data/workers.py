@@ -1,0 +1,126 @@
+"""Processes that write the parts of a prepared set, and the threads that hand them their work.
+
+A worker is ``python -m glmforge.data.workers``: it gets a tokenizer, settings and units over its
+standard input and answers over its standard output. Unlike ``multiprocessing`` it never imports
+the caller's main module, so a plain script may prepare data without a ``__main__`` guard; and when
+the caller dies, its workers end with the part in hand.
+"""
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from glmforge.data.encoder import TokenizerLike
+from glmforge.data.part_writer import PartWriter, PrepareSettings, Unit
+from glmforge.errors import DataError
+
+MakeTokenizer = Callable[[], TokenizerLike]
+
+
+def write_parts(
+    units: Sequence[Unit],
+    directory: Path,
+    settings: PrepareSettings,
+    make_tokenizer: MakeTokenizer,
+    workers: int,
+) -> Iterator[dict[str, Any]]:
+    """Yield the descriptions of all parts in the order of the units.
+
+    Args:
+        units: a part each.
+        directory: where the parts are written.
+        settings: what to make.
+        make_tokenizer: returns the tokenizer; picklable and importable, called once a worker.
+        workers: processes; 1 works in this one.
+
+    Raises:
+        DataError: a unit cannot be read at all, or a worker died.
+    """
+    count = min(workers, len(units))
+    if count <= 1:
+        writer = PartWriter(make_tokenizer(), settings, directory)
+        yield from map(writer.part, range(len(units)), units)
+        return
+    task = pickle.dumps((make_tokenizer, settings, directory))
+    processes = [_start(task) for _ in range(count)]
+    idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+    for process in processes:
+        idle.put(process)
+
+    def written(number: int, unit: Unit) -> dict[str, Any]:
+        process = idle.get()
+        try:
+            return _ask(process, number, unit)
+        finally:
+            idle.put(process)
+
+    threads = ThreadPoolExecutor(count)
+    try:
+        yield from threads.map(written, range(len(units)), units)
+    finally:
+        for process in processes:
+            process.kill()
+        threads.shutdown(cancel_futures=True)
+        for process in processes:
+            process.communicate()
+
+
+def _start(task: bytes) -> subprocess.Popen[bytes]:
+    # `-m` puts the working directory first on the module path; the installed program does not.
+    safe = [] if sys.path and sys.path[0] in ("", os.getcwd()) else ["-P"]
+    process = subprocess.Popen(
+        [sys.executable, *safe, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None, "it is piped"
+    process.stdin.write(task)
+    process.stdin.flush()
+    return process
+
+
+def _ask(process: "subprocess.Popen[bytes]", number: int, unit: Unit) -> dict[str, Any]:
+    assert process.stdin is not None, "it is piped"
+    assert process.stdout is not None, "it is piped"
+    try:
+        pickle.dump((number, unit), process.stdin)
+        process.stdin.flush()
+        described, problems = pickle.load(process.stdout)
+    except (OSError, EOFError, pickle.UnpicklingError) as error:
+        code = process.wait()
+        raise DataError(
+            f"{unit.path}: a preparing process ended with exit status {code} (-9: killed, mostly "
+            "for want of memory); finished parts are kept: start again, with a smaller "
+            "data.preprocessing_num_workers where memory is short"
+        ) from error
+    if problems:
+        raise DataError(problems)
+    found: dict[str, Any] = described
+    return found
+
+
+def _serve() -> None:
+    """Write the parts that standard input asks for until it ends."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not end up among the answers
+    make_tokenizer, settings, directory = pickle.load(sys.stdin.buffer)
+    writer = PartWriter(make_tokenizer(), settings, directory)
+    while True:
+        try:
+            number, unit = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer: tuple[Any, tuple[str, ...]] = (writer.part(number, unit), ())
+        except DataError as error:
+            answer = (None, error.problems)
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve()
