@@ -1,11 +1,11 @@
 """Runs named cases on the ranks of one launch: `torchrun ... launch.py OUT CASE [CASE ...]`.
 
 Many cases share a launch, because starting ranks costs more than most cases. Each case is a
-function of `cases.py`, `method_cases.py` or `evaluation_cases.py` that takes a scratch directory
-and returns plain values; rank 0 writes them to OUT/CASE.json, a failure writes its traceback to
-OUT/CASE.error.
+function of one of the `*cases.py` here; it takes a scratch directory and returns plain values.
+Rank 0 writes them to OUT/CASE.json, a failure writes its traceback to OUT/CASE.error.
 """
 
+import importlib
 import json
 import sys
 import traceback
@@ -18,11 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 def main(out: Path, names: list[str]) -> None:
-    import cases
-    import evaluation_cases
-    import method_cases
-
-    modules = (cases, method_cases, evaluation_cases)
+    files = sorted(Path(__file__).parent.glob("*cases.py"))
+    modules = [importlib.import_module(file.stem) for file in files]
     known = {name: value for module in modules for name, value in vars(module).items()}
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -146,3 +146,76 @@ def stable_then_down(scratch: Path) -> object:
 
 def resume_noisy(scratch: Path) -> object:
     return _interrupted(scratch, stage=2, neftune_noise_alpha=5.0)
+
+
+def _single_rows(scratch: Path, stage: int) -> object:
+    """What the oracle trains too: one dialogue a row, full parameters."""
+    return train(scratch, stage=stage, method="full", data={"packing": False})
+
+
+def single_rows_0(scratch: Path) -> object:
+    return _single_rows(scratch, 0)
+
+
+def single_rows_1(scratch: Path) -> object:
+    return _single_rows(scratch, 1)
+
+
+def single_rows_2(scratch: Path) -> object:
+    return _single_rows(scratch, 2)
+
+
+def single_rows_3(scratch: Path) -> object:
+    return _single_rows(scratch, 3)
+
+
+def _whole_set(scratch: Path, *, packing: bool, stage: int) -> object:
+    """Every step trains all dialogues, so that both layouts see the same ones."""
+    sections = {"data": {"packing": packing}, "training": {"gradient_accumulation_steps": 12}}
+    return train(scratch, method="full", stage=stage, **sections)
+
+
+def whole_set_packed(scratch: Path) -> object:
+    return _whole_set(scratch, packing=True, stage=2)
+
+
+def whole_set_packed_3(scratch: Path) -> object:
+    return _whole_set(scratch, packing=True, stage=3)
+
+
+def whole_set_single(scratch: Path) -> object:
+    return _whole_set(scratch, packing=False, stage=2)
+
+
+def shortened(scratch: Path, name: str, count: int) -> str:
+    """The first dialogues of the usual file, in a file of their own."""
+    path = scratch / name
+    if dist.get_rank() == 0:
+        lines = dialogues_text(scratch).splitlines(keepends=True)
+        path.write_text("".join(lines[:count]), encoding="utf-8")
+    else:
+        dialogues_text(scratch)
+    dist.barrier()
+    return str(path)
+
+
+def dialogues_text(scratch: Path) -> str:
+    return dialogues(scratch).read_text(encoding="utf-8")
+
+
+def _one_dialogue(scratch: Path, stage: int) -> object:
+    """Three of four places of a step, and all of one rank's, are filled with untrained rows."""
+    data = {"train": shortened(scratch, "one.jsonl", 1)}
+    return train(scratch, method="full", stage=stage, data=data)
+
+
+def one_dialogue_0(scratch: Path) -> object:
+    return _one_dialogue(scratch, 0)
+
+
+def one_dialogue_2(scratch: Path) -> object:
+    return _one_dialogue(scratch, 2)
+
+
+def one_dialogue_3(scratch: Path) -> object:
+    return _one_dialogue(scratch, 3)
