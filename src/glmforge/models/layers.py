@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from glmforge.distributed.zero import full_shape
 from glmforge.errors import ModelError
 
 
@@ -44,7 +45,7 @@ def train_last_layers(model: Any, num_layers: int) -> None:
     norms = [
         child
         for child in holder.children()
-        if child is not layers and all(p.dim() == 1 for p in child.parameters())
+        if child is not layers and all(len(full_shape(p)) == 1 for p in child.parameters())
     ]
     model.requires_grad_(False)
     for module in (*list(layers)[-num_layers:], *norms):
