@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from glmforge.cli import chat, data, demo, export, inspect, tokenizer, train
+from glmforge.cli import chat, data, demo, doctor, export, inspect, plan, tokenizer, train
 from glmforge.distributed.env import World, read_world
 from glmforge.errors import GlmForgeError, LaunchError
 from glmforge.launch.failures import tell
@@ -31,6 +31,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("demo")(demo.demo)
+app.command("plan", context_settings={"allow_interspersed_args": True})(plan.plan)
+app.command("doctor")(doctor.doctor)
 app.command("train", context_settings={"allow_interspersed_args": True})(train.train)
 app.add_typer(data.app, name="data")
 app.command("inspect")(inspect.inspect)

@@ -5,6 +5,6 @@ puts exit codes into words, `failures` lets one rank speak for all. No torch is 
 rank that cannot start should say so in a second.
 """
 
-from glmforge.launch.local import launch_local
+from glmforge.launch.local import launch_local, run_without_gpus
 
-__all__ = ["launch_local"]
+__all__ = ["launch_local", "run_without_gpus"]

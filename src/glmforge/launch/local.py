@@ -57,9 +57,22 @@ def launch_local(
         check_meeting_point(address, port)
     devices = f", GPUs {', '.join(placement.gpus)}" if placement.gpus else ""
     _say(f"launch: {placement.nproc} process(es){devices}, meeting at {address}:{port}")
+    return run_ranks(_program(argv), placement, address, port)
+
+
+def run_without_gpus(argv: Sequence[str]) -> int:
+    """Run `glmforge argv…` as one process that sees no GPU, and wait for it; see `launch_local`.
+
+    Raises:
+        RankFailed: it died.
+    """
+    return run_ranks(_program(argv), Placement(nproc=1, gpus=()), LOCAL, free_port())
+
+
+def _program(argv: Sequence[str]) -> list[str]:
     # `-m` puts the working directory first on the module path; the installed program does not.
     safe = [] if sys.path and sys.path[0] in ("", os.getcwd()) else ["-P"]
-    return run_ranks([sys.executable, *safe, "-m", "glmforge", *argv], placement, address, port)
+    return [sys.executable, *safe, "-m", "glmforge", *argv]
 
 
 def run_ranks(command: Sequence[str], placement: Placement, address: str, port: int) -> int:

@@ -73,12 +73,15 @@ def graph_layers(shape: ModelShape, work: Workload) -> int:
 def kept_bytes(shape: ModelShape, work: Workload) -> tuple[int, str]:
     """Return what all layers keep until their backward pass, in bytes, and the formula."""
     per_layer, layers = layer_bytes(shape, work), graph_layers(shape, work)
-    if work.checkpointing:
-        per_layer = work.element * shape.hidden
-        text = f"{layers} layers x T x eH (each layer's input; the rest is computed again)"
+    again = -(-layers // work.checkpoint_every) if work.checkpointing else 0
+    inputs = work.element * shape.hidden
+    if again:
+        text = f"{again} layers x T x eH (each layer's input; the rest is computed again)"
+        if again < layers:
+            text += f" + {layers - again} layers x T x {per_layer:,} bytes"
     else:
         text = f"{layers} layers x T x {per_layer:,} bytes (all that backward needs)"
-    return layers * work.tokens * per_layer, text
+    return work.tokens * (again * inputs + (layers - again) * per_layer), text
 
 
 def _norm_items(shape: ModelShape, work: Workload) -> list[Item]:
@@ -220,7 +223,8 @@ def backward_workspace(shape: ModelShape, work: Workload) -> tuple[int, str]:
     if not work.compiled:
         per_token += e * inner + 12 * hidden
         formula = f"T(e x {2 + gates}F + 2eH + 12H) (gradients inside one layer)"
-    if work.checkpointing:
+    last = graph_layers(shape, work) - 1
+    if work.checkpointing and last % work.checkpoint_every == 0:
         per_token += layer_bytes(shape, work) - e * hidden
         formula += " + the layer computed again"
     return per_token * work.tokens, formula

@@ -5,6 +5,7 @@ micro-batches (the rows of a step stay as they are, for the training stays the s
 fit are ranked by predicted tokens a second; every number in a sentence comes from the account.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,11 +22,11 @@ OFFLOADS = ((False, False), (True, False), (True, True))
 class Machine:
     """The cards of a run: memory of each in GiB, host memory of one machine in GiB, and links.
 
-    ``cards_per_host`` ranks share the host's memory. ``host_gib`` None: not known, not checked.
+    ``cards_per_host`` ranks share the host's memory. Infinite: not known, everything fits.
     """
 
-    card_gib: float
-    host_gib: float | None = None
+    card_gib: float = math.inf
+    host_gib: float = math.inf
     cards_per_host: int = 1
     links: Links = "nvlink"
 
@@ -60,9 +61,8 @@ class Advice:
 def judge(shape: ModelShape, work: Workload, machine: Machine) -> Candidate:
     """Account for one configuration and say whether it fits."""
     found = account(shape, work)
-    fits = found.needed_gib <= machine.card_gib
-    if machine.host_gib is not None:
-        fits = fits and found.host_gib * machine.cards_per_host <= machine.host_gib
+    host = found.host_gib * machine.cards_per_host
+    fits = found.needed_gib <= machine.card_gib and host <= machine.host_gib
     return Candidate(account=found, speed=predict_speed(shape, work, machine.links), fits=fits)
 
 
@@ -86,13 +86,14 @@ def options(work: Workload) -> Iterator[Workload]:
                 continue  # quantised weights cannot be divided by DeepSpeed
             if work.eight_bit and optimizer:
                 continue  # the host's Adam is DeepSpeed's own
-            for checkpointing in (False, True):
+            for every in (0, 4, 2, 1):
                 for micro in (size for size in range(1, rows + 1) if rows % size == 0):
                     yield work.but(
                         zero_stage=stage,
                         offload_optimizer=optimizer,
                         offload_param=parameters,
-                        checkpointing=checkpointing,
+                        checkpointing=every > 0,
+                        checkpoint_every=max(1, every),
                         micro_batch=micro,
                         accumulation=rows // micro,
                     )
@@ -111,7 +112,7 @@ def _choice(shape: ModelShape, ranked: list[Candidate], machine: Machine) -> tup
     best = ranked[0]
     work = best.workload
     reasons = [
-        f"choice: {work.sentence()}: {best.account.needed_gib:.1f} of {machine.card_gib:g} GiB, "
+        f"choice: {work.sentence()}: {best.account.needed_gib:.1f} GiB a card, "
         f"about {best.speed.tokens_per_second:,.0f} tokens/s"
     ]
     if work.is_low_rank and work.zero_stage < 3:
@@ -143,7 +144,7 @@ def _choice(shape: ModelShape, ranked: list[Candidate], machine: Machine) -> tup
 def _nothing_fits(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[str]:
     rows = work.micro_batch * work.accumulation
     least = work.but(
-        micro_batch=1, accumulation=rows, checkpointing=True, zero_stage=min(work.zero_stage, 2)
+        micro_batch=1, accumulation=rows, checkpointing=True, checkpoint_every=1, zero_stage=2
     )
     found = account(shape, least)
     weights = found.term("weights").gib
@@ -159,7 +160,14 @@ def _nothing_fits(shape: ModelShape, work: Workload, machine: Machine) -> Iterat
 def ways_out(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[str]:
     """Say what changes a configuration that does not fit, with the bytes that each would need."""
     rows = work.micro_batch * work.accumulation
-    least = work.but(micro_batch=1, accumulation=rows, checkpointing=True, offload_optimizer=False)
+    least = work.but(
+        micro_batch=1,
+        accumulation=rows,
+        checkpointing=True,
+        checkpoint_every=1,
+        offload_optimizer=False,
+        offload_param=False,
+    )
     yield from _about_zero2(shape, work, machine, least)
     tries: list[tuple[str, Workload]] = []
     if work.method == "lora":

@@ -80,7 +80,10 @@ def predict_speed(shape: ModelShape, work: Workload, links: Links = "nvlink") ->
     passes = 4.0 if work.is_low_rank else 2 + 4 * graph_layers(shape, work) / shape.layers
     # Hooks of ZeRO-3 cut compiled layers into small pieces, nearer to the plain path.
     compiled = work.compiled and work.zero_stage != 3
-    share = FLOOR_SHARE[kind, compiled, work.checkpointing]
+    share = FLOOR_SHARE[kind, compiled, False]
+    if work.checkpointing:
+        again = 1 / work.checkpoint_every
+        share = 1 / ((1 - again) / share + again / FLOOR_SHARE[kind, compiled, True])
     share *= QLORA_SHARE if work.method == "qlora" else 1.0
     flops = passes * shape.matrix_parameters * work.tokens
     flops += 6 * work.row_tokens * shape.query_width * shape.layers * work.tokens

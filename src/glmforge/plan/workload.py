@@ -21,6 +21,7 @@ class Workload:
     passes of one update. Buckets and live parameters are DeepSpeed's settings, in elements.
     ``repeats_heads``: the packed attention kernel at hand takes no grouped heads, so that keys and
     values are repeated to all query heads (torch before 2.12 without flash-attn).
+    ``checkpoint_every`` n: with checkpointing, the first of every n layers is computed again.
     ``trained_layers`` is of method freeze; ``eight_bit``: optimizer states of bitsandbytes.
     """
 
@@ -35,6 +36,7 @@ class Workload:
     accumulation: int = 1
     row_tokens: int = 2048
     checkpointing: bool = True
+    checkpoint_every: int = 1
     compiled: bool = True
     packed: bool = False
     repeats_heads: bool = False
@@ -75,6 +77,13 @@ class Workload:
         """Return the same workload with some settings changed."""
         return replace(self, **changes)
 
+    def checkpointing_words(self) -> str:
+        """Name what is computed again in backward."""
+        if not self.checkpointing:
+            return "no checkpointing"
+        every = self.checkpoint_every
+        return "checkpointing" if every == 1 else f"checkpointing of one layer in {every}"
+
     def sentence(self) -> str:
         """Name the configuration in one line."""
         parts = [
@@ -83,6 +92,6 @@ class Workload:
             *([f"offload {self.offload}"] if self.offload != "none" else []),
             f"micro-batch {self.micro_batch} x {self.row_tokens} tokens",
             f"accumulation {self.accumulation}",
-            "checkpointing" if self.checkpointing else "no checkpointing",
+            self.checkpointing_words(),
         ]
         return ", ".join(parts)

@@ -1,0 +1,202 @@
+"""`glmforge doctor`: every check of this machine, and of a config's model and data, in one list.
+
+Owns the order and the checks that need torch, the driver or a config; single machine checks are
+``preflight.py``'s. Nothing is changed and nothing downloaded.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from glmforge.config import RunConfig, load_config_file
+from glmforge.errors import GlmForgeError
+from glmforge.launch.devices import Device, driver_version, link_matrix, visible_devices
+from glmforge.launch.preflight import (
+    Check,
+    compiler_check,
+    environment_checks,
+    lock_checks,
+    machine_checks,
+    passed,
+    version_checks,
+)
+from glmforge.launch.selftest import all_reduce_check
+
+BUSY_SHARE = 0.9
+"""A card of which less than this share is free is used by something else."""
+
+
+def examine(config_path: Path | None, *, self_test: bool = True) -> list[Check]:
+    """Look at everything.
+
+    Args:
+        config_path: a run config whose model, data and directory are looked at too, or None.
+        self_test: also run the all-reduce (needs about 20 s).
+
+    Returns:
+        The findings in order. A config that cannot be read is one of them.
+    """
+    config, faults = _read(config_path)
+    devices = visible_devices()
+    ranks = _ranks(config, devices)
+    directory = Path(config.training.output_dir) if config is not None else Path()
+    checks = [
+        *version_checks(),
+        _torch_check(devices),
+        compiler_check(offload=_offloads(config)),
+        *_device_checks(devices),
+        *machine_checks(directory, ranks),
+        *lock_checks(os.environ),
+        *environment_checks(os.environ),
+        *faults,
+    ]
+    if config is not None:
+        checks += _config_checks(config)
+    if self_test:
+        checks.append(_communication(ranks, devices))
+    return checks
+
+
+def _read(path: Path | None) -> tuple[RunConfig | None, list[Check]]:
+    if path is None:
+        return None, []
+    try:
+        config = load_config_file(path, check_paths=True)
+    except GlmForgeError as error:
+        return None, [
+            Check(name="config", verdict="fail", found=text, fix=f"correct {path}")
+            for text in error.problems
+        ]
+    return config, [passed("config", str(path))]
+
+
+def _ranks(config: RunConfig | None, devices: list[Device]) -> int:
+    if config is not None and config.launch.nproc is not None:
+        return config.launch.nproc
+    return max(1, len(devices))
+
+
+def _offloads(config: RunConfig | None) -> bool:
+    if config is None or not isinstance(config.deepspeed, Mapping):
+        return False
+    zero = config.deepspeed.get("zero_optimization") or {}
+    section = zero.get("offload_optimizer") if isinstance(zero, Mapping) else None
+    return isinstance(section, Mapping) and section.get("device", "none") != "none"
+
+
+def _torch_check(devices: list[Device]) -> Check:
+    """Compare torch's CUDA with the driver's."""
+    import torch
+
+    built: str | None = torch.version.cuda
+    driver = driver_version()
+    if built is None:
+        if not devices:
+            return passed("torch and driver", "torch for the CPU, and no GPU here")
+        return Check(
+            name="torch and driver",
+            verdict="fail",
+            found=f"{len(devices)} GPU(s) are here, but this torch is for the CPU only",
+            fix="install torch from the CUDA index named at pytorch.org/get-started",
+        )
+    if driver is None:
+        return Check(
+            name="torch and driver",
+            verdict="warn",
+            found=f"torch is built for CUDA {built}, but no NVIDIA driver is here",
+            fix="install the driver; in a container start with --gpus all",
+        )
+    newest = driver[1]
+    if int(newest.split(".")[0]) < int(built.split(".")[0]):
+        return Check(
+            name="torch and driver",
+            verdict="fail",
+            found=f"torch is built for CUDA {built}, driver {driver[0]} goes to CUDA {newest}",
+            fix="update the driver, or install a torch built for that CUDA",
+        )
+    return passed("torch and driver", f"CUDA {built}, driver {driver[0]} (CUDA {newest})")
+
+
+def _device_checks(devices: list[Device]) -> Iterator[Check]:
+    if not devices:
+        yield Check(
+            name="GPUs",
+            verdict="warn",
+            found="none is visible: training runs on the CPU, for small models only",
+            fix="check the driver and CUDA_VISIBLE_DEVICES",
+        )
+        return
+    for device in devices:
+        name = f"GPU {device.index}"
+        free = device.free_bytes / 2**30
+        words = f"{device.name}, {free:.1f} of {device.total_gib:.1f} GiB free"
+        if device.free_bytes < BUSY_SHARE * device.total_bytes:
+            yield Check(
+                name=name,
+                verdict="warn",
+                found=f"{words}: another process uses it",
+                fix="nvidia-smi names it; choose other cards with --gpus",
+            )
+        else:
+            yield passed(name, words)
+    if len(devices) > 1:
+        rows = link_matrix(devices)
+        words = "; ".join(f"{d.index}: {' '.join(row)}" for d, row in zip(devices, rows))
+        joined = all(cell != "PCIe" for row in rows for cell in row)
+        verdict = passed("links", f"NVLink between all ({words})")
+        yield (
+            verdict
+            if joined
+            else Check(
+                name="links",
+                verdict="warn",
+                found=f"not all pairs have NVLink ({words})",
+                fix="LoRA under ZeRO-2 hardly communicates; avoid ZeRO-3 over PCIe",
+            )
+        )
+
+
+def _config_checks(config: RunConfig) -> Iterator[Check]:
+    """Look at the model directory and at the first dialogues of each data file."""
+    from glmforge.data import read_conversations
+    from glmforge.models.inspection import inspect_model
+
+    directory = config.model.model_name_or_path
+    try:
+        facts: Any = inspect_model(directory)
+    except GlmForgeError as error:
+        yield from (
+            Check(name="model", verdict="fail", found=text, fix="see the text")
+            for text in error.problems
+        )
+    else:
+        if facts.problems and not config.model.from_scratch:
+            yield from (
+                Check(name="model", verdict="fail", found=text, fix="download it again")
+                for text in facts.problems
+            )
+        else:
+            yield passed("model", f"{facts.title} in {directory}")
+    value: Any = config.data.train
+    for item in value if isinstance(value, list) else [value]:
+        path = item if isinstance(item, str) else item.path
+        try:
+            found = read_conversations(
+                path, columns=config.data.columns, repairs=config.data.repair, on_error="stop"
+            )
+        except GlmForgeError as error:
+            yield Check(
+                name="data",
+                verdict="fail",
+                found=f"{len(error.problems)} fault(s), first: {error.problems[0]}",
+                fix=f"glmforge data check {path} lists all of them",
+            )
+        else:
+            yield passed("data", f"{len(found):,} dialogues in {path}")
+
+
+def _communication(ranks: int, devices: list[Device]) -> Check:
+    if devices and len(devices) < 2:
+        return passed("all-reduce", "one GPU: nothing to communicate")
+    return all_reduce_check(max(2, min(ranks, len(devices)) if devices else 2))

@@ -1,0 +1,99 @@
+"""How long a run is: steps, rows and tokens of each, and which settings miss its end.
+
+Pure arithmetic on counts of the data and the batch equation; ``train/`` computes the same numbers
+exactly when it starts.
+"""
+
+import math
+from dataclasses import dataclass
+
+from glmforge.config import RunConfig
+from glmforge.plan.batch import UNPACKED_ACCUMULATION, BatchSizes
+from glmforge.plan.data_facts import DataFacts
+
+FEW_STEPS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLength:
+    """Optimizer steps of a run, and what one of them sees."""
+
+    rows_per_step: int
+    dialogues_per_step: float
+    trained_tokens_per_step: float
+    steps_per_epoch: int
+    total_steps: int
+    epochs: float
+
+    def sentence(self) -> str:
+        """All of it in one line."""
+        return (
+            f"{self.rows_per_step} rows, about {self.dialogues_per_step:,.0f} dialogues and "
+            f"{self.trained_tokens_per_step:,.0f} trained tokens a step; {self.steps_per_epoch:,} "
+            f"steps an epoch, {self.total_steps:,} in all ({self.epochs:g} epochs)"
+        )
+
+
+def run_length(config: RunConfig, facts: DataFacts, sizes: BatchSizes) -> RunLength:
+    """Work out the steps of a run."""
+    training = config.training
+    rows = min(sizes.global_batch, facts.rows)
+    per_epoch = max(1, -(-facts.rows // sizes.global_batch))
+    if training.max_steps is not None:
+        total = training.max_steps
+    else:
+        total = math.ceil(per_epoch * training.num_train_epochs)
+    share = rows / max(1, facts.rows)
+    return RunLength(
+        rows_per_step=rows,
+        dialogues_per_step=facts.dialogues * share,
+        trained_tokens_per_step=facts.trained_tokens * share,
+        steps_per_epoch=per_epoch,
+        total_steps=total,
+        epochs=total / per_epoch,
+    )
+
+
+def length_warnings(
+    config: RunConfig, facts: DataFacts, sizes: BatchSizes, length: RunLength
+) -> list[str]:
+    """Name what a short run means, and the settings that lie beyond its last step."""
+    training, said = config.training, []
+    if length.total_steps < FEW_STEPS:
+        said.append(_few_steps(config, facts, sizes, length))
+    for name, value in (("save_steps", training.save_steps), ("eval_steps", training.eval_steps)):
+        if value is not None and value > length.total_steps:
+            what = (
+                "only the last checkpoint is written"
+                if name == "save_steps"
+                else "the run is evaluated at its epochs' ends only"
+            )
+            said.append(
+                f"training.{name} is {value}, but the run ends at step {length.total_steps}: {what}"
+            )
+    return said
+
+
+def _few_steps(config: RunConfig, facts: DataFacts, sizes: BatchSizes, length: RunLength) -> str:
+    text = (
+        f"{length.total_steps} optimizer steps in all are few: at equal epochs, more cards and "
+        "packing make fewer and larger updates"
+    )
+    unpacked_batch = sizes.micro_batch * UNPACKED_ACCUMULATION * sizes.world_size
+    epochs = config.training.num_train_epochs
+    unpacked = math.ceil(-(-facts.dialogues // unpacked_batch) * epochs)
+    if facts.packed and config.training.max_steps is None and unpacked > length.total_steps:
+        smaller = sizes.global_batch * length.total_steps // unpacked
+        if smaller >= sizes.world_size:
+            setting = (
+                f"training.per_device_train_batch_size={smaller // sizes.world_size} "
+                "training.gradient_accumulation_steps=1"
+            )
+        else:
+            setting = f"training.max_steps={unpacked}"
+        return f"{text}. Without packing there would be {unpacked}: {setting} gives about as many"
+    if sizes.accumulation > 1:
+        times = sizes.accumulation
+        return f"{text}. training.gradient_accumulation_steps=1 gives {times} times as many"
+    wanted = max(epochs + 1, math.ceil(epochs * FEW_STEPS / length.total_steps))
+    return f"{text}. training.num_train_epochs={wanted:g} gives {FEW_STEPS} or more"

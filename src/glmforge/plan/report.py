@@ -1,0 +1,199 @@
+"""A plan: everything about a run that arithmetic knows before it starts.
+
+Owns `make_plan`, which asks the account, the advisor and the run's length, and gathers problems
+(the run cannot be), warnings (it can, but) and notes. ``plan/text.py`` prints it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from glmforge.config import RunConfig
+from glmforge.plan.advisor import Advice, Candidate, Machine, advise, judge, ways_out
+from glmforge.plan.batch import BatchSizes, batch_sizes
+from glmforge.plan.data_facts import DataFacts
+from glmforge.plan.deepspeed_config import (
+    EngineSettings,
+    bucket_warnings,
+    read_map,
+    write_config,
+)
+from glmforge.plan.length import RunLength, length_warnings, run_length
+from glmforge.plan.memory import why_cards_do_not_help
+from glmforge.plan.request import (
+    Card,
+    is_packed,
+    planned_precision,
+    precision_verdict,
+    request_problems,
+    stage_3_notes,
+    workload_of,
+)
+from glmforge.plan.shape import ModelShape, shape_of
+from glmforge.plan.states import trained_parameters
+from glmforge.plan.usual import unusual_settings
+from glmforge.plan.workload import GIB
+
+ALTERNATIVES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is known of a run. ``written`` is the config as it stands, judged.
+
+    ``disk_gib`` is what its checkpoints and last weights take; ``length`` is None without data.
+    """
+
+    shape: ModelShape
+    machine: Machine
+    sizes: BatchSizes
+    engine: dict[str, Any]
+    written: Candidate
+    advice: Advice
+    length: RunLength | None
+    disk_gib: float
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run as written can be and fits."""
+        return self.written.fits and not self.problems
+
+    def verdict(self) -> str:
+        """Say whether it fits."""
+        if self.machine.card_gib == math.inf:
+            return "the size of the card is not known"
+        return "fits" if self.written.fits else "does not fit"
+
+    def card_words(self) -> str:
+        """Name the memory of a card."""
+        gib = self.machine.card_gib
+        return "unknown size" if gib == math.inf else f"{gib:g} GiB"
+
+    def machine_words(self) -> str:
+        """Name the cards planned for."""
+        return f"{self.sizes.world_size} card(s) of {self.card_words()}"
+
+    @property
+    def hours(self) -> float | None:
+        """Expected hours on cards like the H200, None without data."""
+        if self.length is None:
+            return None
+        return self.length.total_steps * self.written.speed.step_seconds / 3600
+
+
+def make_plan(
+    config: RunConfig,
+    model_config: Any,
+    machine: Machine,
+    *,
+    world_size: int,
+    card: Card | None = None,
+    facts: DataFacts | None = None,
+    problems: tuple[str, ...] = (),
+) -> Plan:
+    """Plan a run.
+
+    Args:
+        config: the run config.
+        model_config: the model's own configuration.
+        machine: the cards it is planned for.
+        world_size: ranks of all machines.
+        card: the kind of card, where it is known.
+        facts: counts of the data, None where they could not be had.
+        problems: what was found wrong before (files, data).
+
+    Raises:
+        ConfigError: the DeepSpeed map contradicts the config; all of it at once.
+    """
+    shape = shape_of(model_config)
+    precision = planned_precision(config, card)
+    training = config.training
+    sizes = batch_sizes(
+        training.per_device_train_batch_size,
+        training.gradient_accumulation_steps,
+        world_size,
+        packing=is_packed(config, shape),
+    )
+    engine = write_config(
+        EngineSettings(sizes=sizes, precision=precision, max_grad_norm=training.max_grad_norm),
+        read_map(config.deepspeed),
+    )
+    work = workload_of(config, engine, sizes, shape, precision)
+    written = judge(shape, work, machine)
+    found = [
+        *problems,
+        *request_problems(config, shape, work),
+        *_position_problems(config, shape, model_config),
+    ]
+    bad, doubtful = precision_verdict(precision, card, shape.family.name)
+    found += [bad] if bad else []
+    warnings = [doubtful] if doubtful else []
+    if not written.fits:
+        found += _misfit(shape, written, machine)
+    warnings += bucket_warnings(engine, machine.card_gib)
+    length = run_length(config, facts, sizes) if facts is not None else None
+    if facts is not None and length is not None:
+        warnings += length_warnings(config, facts, sizes, length)
+    notes = [*unusual_settings(config), *stage_3_notes(config, work, engine)]
+    if work.is_low_rank and world_size > 1 and work.zero_stage < 3:
+        notes.append(why_cards_do_not_help(shape, work))
+    return Plan(
+        shape=shape,
+        machine=machine,
+        sizes=sizes,
+        engine=engine,
+        written=written,
+        advice=advise(shape, work, machine),
+        length=length,
+        disk_gib=disk_bytes(config, shape, written) / GIB,
+        problems=tuple(found),
+        warnings=tuple(warnings),
+        notes=tuple(notes),
+    )
+
+
+def _position_problems(config: RunConfig, shape: ModelShape, model_config: Any) -> list[str]:
+    positions = getattr(model_config, "max_position_embeddings", None)
+    if positions is None or config.data.max_length <= positions:
+        return []
+    return [
+        f"data.max_length is {config.data.max_length} tokens, but the model has {positions} "
+        f"positions: write data.max_length={positions} or less"
+    ]
+
+
+def _misfit(shape: ModelShape, written: Candidate, machine: Machine) -> list[str]:
+    """Say what does not fit, and what would."""
+    found, said = written.account, []
+    if found.needed_gib > machine.card_gib:
+        said.append(
+            f"does not fit: {found.workload.sentence()} needs about {found.needed_gib:.1f} GiB a "
+            f"card, {machine.card_gib:g} GiB are there"
+        )
+    host = found.host_gib * machine.cards_per_host
+    if host > machine.host_gib:
+        states = 12 * trained_parameters(shape, found.workload) / 1e9
+        said.append(
+            f"host memory: offloading needs {host:.0f} GiB on a machine ({states:.1f} GB are fp32 "
+            f"masters and two moments, 12 bytes a trained parameter), {machine.host_gib:g} GiB are "
+            "there: the system would kill the run (signal 9); use fewer offloads or more machines"
+        )
+    return [*said, *ways_out(shape, found.workload, machine)]
+
+
+def disk_bytes(config: RunConfig, shape: ModelShape, written: Candidate) -> int:
+    """Return what the checkpoints and the last weights of a run take.
+
+    Weights that are trained in their own format, masters and moments in fp32; as many checkpoints
+    as are kept, the best one, and the one being written.
+    """
+    work = written.workload
+    trained = trained_parameters(shape, work)
+    states = 4 + (2 if work.eight_bit else 8)
+    weights = work.element * (shape.parameters if work.method == "full" else trained)
+    one = weights + states * trained + (work.element * trained if work.is_low_rank else 0)
+    kept = config.training.save_total_limit + 2
+    return kept * one + weights

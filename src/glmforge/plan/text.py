@@ -1,0 +1,153 @@
+"""A plan in words: the table for people, the five lines at the start of a run, the JSON.
+
+Owns the wording only; every number comes from `Plan`.
+"""
+
+import json
+from typing import Any
+
+from glmforge.plan.advisor import Candidate
+from glmforge.plan.report import ALTERNATIVES, Plan
+from glmforge.plan.workload import Workload
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as the keys of ``glmforge plan --json``."""
+    found = plan.written.account
+    terms = {term.name: round(term.gib, 3) for term in found.terms}
+    terms["allocator_slack"] = round(found.slack.gib, 3)
+    terms["cuda_context"] = round(found.context.gib, 3)
+    return {
+        "fits": plan.fits,
+        "peak_gib": round(found.peak_gib, 2),
+        "host_gib": round(found.host_gib * plan.machine.cards_per_host, 2),
+        **_settings(found.workload),
+        "world_size": found.workload.world_size,
+        "terms": terms,
+        "alternatives": [_alternative(one) for one in plan.advice.ranked[:ALTERNATIVES]],
+        "problems": list(plan.problems),
+    }
+
+
+def _settings(work: Workload) -> dict[str, Any]:
+    return {
+        "zero_stage": work.zero_stage,
+        "offload": work.offload,
+        "micro_batch": work.micro_batch,
+        "gradient_accumulation_steps": work.accumulation,
+    }
+
+
+def _checkpointing(work: Workload) -> bool | int:
+    """Return the setting: on, off, or every so many layers."""
+    return (
+        work.checkpoint_every
+        if work.checkpointing and work.checkpoint_every > 1
+        else (work.checkpointing)
+    )
+
+
+def _alternative(one: Candidate) -> dict[str, Any]:
+    return {
+        **_settings(one.workload),
+        "gradient_checkpointing": _checkpointing(one.workload),
+        "peak_gib": round(one.account.peak_gib, 2),
+        "tokens_per_second": round(one.speed.tokens_per_second),
+    }
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Return the whole plan for people."""
+    found = plan.written.account
+    lines = [
+        f"{plan.shape.family.title}, {plan.shape.parameters:,} parameters, {plan.machine_words()}",
+        f"as written: {found.workload.sentence()}",
+        f"batch: {plan.sizes.sentence()} rows a step",
+        "",
+        f"memory of one card at its peak ({found.moment}), GiB",
+    ]
+    lines += [f"  {term.gib:8.2f}  {term.name:22} {term.formula}" for term in found.terms]
+    lines.append(f"  {found.peak_gib:8.2f}  = planned max_memory_allocated")
+    lines += [
+        f"  {term.gib:8.2f}  {term.name:22} {term.formula}" for term in (found.slack, found.context)
+    ]
+    lines.append(f"  {found.needed_gib:8.2f}  = needed of {plan.card_words()}: {plan.verdict()}")
+    host = ", ".join(f"{term.name} {term.gib:.1f}" for term in found.host)
+    lines += [f"host memory of one rank, GiB: {host}", ""]
+    lines += _length_lines(plan)
+    lines += _ranking(plan)
+    for title, sentences in (("warning", plan.warnings), ("note", plan.notes)):
+        lines += [f"{title}: {sentence}" for sentence in sentences]
+    if plan.problems:
+        lines += ["", f"{len(plan.problems)} problem(s):"]
+        lines += [f"{number}. {text}" for number, text in enumerate(plan.problems, 1)]
+    return [*lines, "", "deepspeed.json:", json.dumps(plan.engine, indent=1)]
+
+
+def _length_lines(plan: Plan) -> list[str]:
+    speed = plan.written.speed
+    lines = []
+    if plan.length is not None and plan.hours is not None:
+        lines.append(plan.length.sentence())
+        lines.append(
+            f"expected: {plan.hours:.2f} h at {speed.tokens_per_second:,.0f} tokens/s, on cards as "
+            "fast as an H200 (659 TFLOP/s in bf16); other cards in proportion"
+        )
+    lines.append(f"disk: {plan.disk_gib:.1f} GiB for checkpoints and the last weights")
+    return [*lines, ""]
+
+
+def _ranking(plan: Plan) -> list[str]:
+    lines = ["configurations that fit, best first:"] if plan.advice.ranked else []
+    for one in plan.advice.ranked[:ALTERNATIVES]:
+        lines.append(
+            f"  {one.account.needed_gib:7.1f} GiB  {one.speed.tokens_per_second:10,.0f} tokens/s  "
+            f"{one.workload.sentence()}"
+        )
+    lines += list(plan.advice.sentences)
+    best = plan.advice.best
+    if best is not None and best.workload != plan.written.workload:
+        lines.append("to take the choice: " + " ".join(settings_of(best.workload)))
+    return [*lines, ""]
+
+
+def settings_of(work: Workload) -> list[str]:
+    """Return the settings that make a run what a workload is, as command-line overrides."""
+    zero = f"stage: {work.zero_stage}"
+    if work.offload_optimizer:
+        zero += ", offload_optimizer: {device: cpu}"
+    if work.offload_param:
+        zero += ", offload_param: {device: cpu}"
+    return [
+        f"training.per_device_train_batch_size={work.micro_batch}",
+        f"training.gradient_accumulation_steps={work.accumulation}",
+        f"training.gradient_checkpointing={json.dumps(_checkpointing(work))}",
+        f"'deepspeed={{zero_optimization: {{{zero}}}}}'",
+    ]
+
+
+def summary_lines(plan: Plan) -> list[str]:
+    """Return the five lines that a run prints before it starts."""
+    found = plan.written.account
+    largest = sorted(found.terms, key=lambda term: -term.bytes)[:3]
+    terms = ", ".join(f"{term.name} {term.gib:.1f}" for term in largest)
+    best = plan.advice.best
+    faster = best is not None and (
+        best.speed.tokens_per_second > 1.05 * plan.written.speed.tokens_per_second
+    )
+    lines = [
+        f"plan: {found.workload.sentence()}, {found.workload.world_size} process(es)",
+        f"plan: peak {found.peak_gib:.1f} GiB a card ({terms}), {found.needed_gib:.1f} of "
+        f"{plan.card_words()} with slack and context: {plan.verdict()}",
+        "plan: " + (plan.length.sentence() if plan.length else "the data was not counted"),
+        f"plan: about {plan.written.speed.tokens_per_second:,.0f} tokens/s on H200-class cards"
+        + (f", {plan.hours:.2f} h" if plan.hours is not None else "")
+        + f"; disk {plan.disk_gib:.1f} GiB for checkpoints",
+    ]
+    if best is not None and faster:
+        lines.append("plan: faster and fits: " + " ".join(settings_of(best.workload)))
+    elif plan.problems or plan.warnings:
+        lines.append(f"plan: {(*plan.problems, *plan.warnings)[0]}")
+    else:
+        lines.append("plan: nothing faster fits; `glmforge plan` shows the whole account")
+    return lines

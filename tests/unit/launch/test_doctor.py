@@ -1,0 +1,132 @@
+"""The doctor: each check's verdict and fix, without a GPU."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from glmforge.assets import asset_path
+from glmforge.cli.main import main
+from glmforge.launch import preflight, selftest
+from glmforge.launch.doctor import examine
+from glmforge.launch.preflight import (
+    compiler_check,
+    environment_checks,
+    lock_checks,
+    machine_checks,
+    version_checks,
+)
+
+
+def verdicts(checks: object) -> dict[str, str]:
+    return {check.name: check.verdict for check in checks}  # type: ignore[attr-defined]
+
+
+def test_installed_versions_are_in_the_tested_ranges() -> None:
+    """Those that the tests run with."""
+    assert set(verdicts(version_checks()).values()) <= {"pass", "warn"}
+
+
+def test_a_version_that_is_too_old_fails_with_the_command_that_mends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch 2.4."""
+    monkeypatch.setattr(preflight.importlib.metadata, "version", lambda name: "2.4.1")
+    torch = next(check for check in version_checks() if check.name == "torch")
+    assert torch.verdict == "fail"
+    assert torch.fix == "pip install --upgrade 'torch>=2.11'"
+
+
+def test_the_machine_is_judged_for_so_many_ranks(tmp_path: Path) -> None:
+    """A thousand ranks do not fit any test machine's memory."""
+    found = verdicts(machine_checks(tmp_path / "not" / "yet", 1))
+    assert set(found) == {"host memory", "/dev/shm", "disk", "open files"}
+    assert verdicts(machine_checks(tmp_path, 10_000))["host memory"] == "warn"
+
+
+def test_a_lock_that_a_dead_compilation_left_is_named(tmp_path: Path) -> None:
+    """Later runs would wait for it in silence."""
+    lock = tmp_path / "py312_cpu" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    place = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    assert verdicts(lock_checks(place)) == {"compilation locks": "pass"}
+    old = time.time() - 3600
+    os.utime(lock, (old, old))
+    (check,) = lock_checks(place)
+    assert check.verdict == "warn"
+    assert check.fix.endswith(f"rm {lock}")
+
+
+def test_offloading_without_a_compiler_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S05: DeepSpeed's CPU Adam is compiled on first use."""
+    monkeypatch.setattr(preflight.shutil, "which", lambda name: None)
+    assert compiler_check(offload=True).verdict == "fail"
+    assert compiler_check(offload=False).verdict == "warn"
+
+
+def test_half_of_a_launchers_variables_fail() -> None:
+    """RANK alone."""
+    found = verdicts(environment_checks({"RANK": "0"}))
+    assert found["launcher's variables"] == "fail"
+    assert verdicts(environment_checks({}))["launcher's variables"] == "pass"
+    assert verdicts(environment_checks({"OMPI_COMM_WORLD_SIZE": "2"}))["MPI variables"] == "warn"
+
+
+def test_the_all_reduce_is_right_between_two_processes() -> None:
+    """gloo, on the CPU."""
+    check = selftest.all_reduce_check(2, limit=120)
+    assert check.verdict == "pass", check
+    assert "gloo, 2 ranks" in check.found
+
+
+def test_an_all_reduce_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that are not ready in time stand for a broken link."""
+    monkeypatch.setattr(selftest, "IMPORT_SECONDS", 0.2)
+    begin = time.monotonic()
+    check = selftest.all_reduce_check(2, limit=1)
+    assert check.verdict == "fail"
+    assert "no answer from 2 ranks" in check.found
+    assert time.monotonic() - begin < 20
+
+
+def demo_config(tmp_path: Path, train: Path) -> Path:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        json.dumps(
+            {
+                "model": {
+                    "model_name_or_path": str(asset_path("demo") / "model"),
+                    "from_scratch": True,
+                },
+                "method": "full",
+                "data": {"train": str(train)},
+                "training": {"output_dir": str(tmp_path / "run")},
+            }
+        )
+    )
+    return file
+
+
+def test_a_config_is_checked_with_its_model_and_data(tmp_path: Path) -> None:
+    """The demo's own files are fine."""
+    config = demo_config(tmp_path, asset_path("demo") / "train.jsonl")
+    found = verdicts(examine(config, self_test=False))
+    assert (found["config"], found["model"], found["data"]) == ("pass", "pass", "pass")
+
+
+def test_exit_status_1_where_something_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A data file that is not there; --json names it."""
+    config = demo_config(tmp_path, tmp_path / "none.jsonl")
+    argv = ["glmforge", "doctor", str(config), "--no-self-test", "--json"]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert main() == 1
+    found = json.loads(capsys.readouterr().out)
+    failed = [check for check in found if check["verdict"] == "fail"]
+    assert any("none.jsonl" in check["found"] for check in failed)
+    assert all(check["fix"] for check in failed)

@@ -1,0 +1,227 @@
+"""A whole plan: what it refuses, warns of, and says in words and in JSON."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plan_shapes import chatglm3
+
+from glmforge.config import RunConfig, config_from_mapping
+from glmforge.models import load_config
+from glmforge.models.glm.configuration import ChatGLM2Config
+from glmforge.plan.advisor import Machine
+from glmforge.plan.data_facts import DataFacts
+from glmforge.plan.report import Plan, make_plan
+from glmforge.plan.request import Card, precision_verdict
+from glmforge.plan.text import plan_json, plan_lines, summary_lines
+
+FACTS = DataFacts(
+    dialogues=10_000,
+    rows=1_500,
+    tokens=3_000_000,
+    trained_tokens=1_200_000,
+    longest=1900,
+    packed=True,
+)
+
+
+def config(*overrides: str, **sections: Any) -> RunConfig:
+    values: dict[str, Any] = {
+        "model": {"model_name_or_path": "chatglm3-6b"},
+        "data": {"train": "train.jsonl"},
+        "training": {"output_dir": "run"},
+        **sections,
+    }
+    return config_from_mapping(values, overrides)
+
+
+def plan(run: RunConfig, world_size: int = 2, gib: float = 139.8, **options: Any) -> Plan:
+    model = options.pop("model", ChatGLM2Config())
+    machine = Machine(card_gib=gib, cards_per_host=world_size, host_gib=options.pop("host", 512))
+    return make_plan(run, model, machine, world_size=world_size, facts=FACTS, **options)
+
+
+def test_json_has_exactly_the_promised_keys() -> None:
+    """Programs read it."""
+    found = plan_json(plan(config()))
+    assert set(found) == {
+        "fits",
+        "peak_gib",
+        "host_gib",
+        "zero_stage",
+        "offload",
+        "micro_batch",
+        "gradient_accumulation_steps",
+        "world_size",
+        "terms",
+        "alternatives",
+        "problems",
+    }
+    assert found["fits"] is True
+    assert found["problems"] == []
+    inside = {
+        k: v for k, v in found["terms"].items() if k not in ("allocator_slack", "cuda_context")
+    }
+    assert sum(inside.values()) == pytest.approx(found["peak_gib"], abs=0.02)
+    json.dumps(found)
+
+
+def test_a_step_is_told_in_rows_dialogues_and_trained_tokens() -> None:
+    """2 rows on each of 2 cards; 1500 rows make 375 steps an epoch."""
+    length = plan(config()).length
+    assert length is not None
+    assert (length.rows_per_step, length.steps_per_epoch, length.total_steps) == (4, 375, 1125)
+    assert length.dialogues_per_step == pytest.approx(10_000 * 4 / 1500)
+    assert length.trained_tokens_per_step == pytest.approx(3200)
+
+
+def test_few_steps_are_warned_of_with_the_setting_that_gives_the_unpacked_count() -> None:
+    """8 cards with 16 rows each: 36 updates instead of 30 x 8 unpacked ones."""
+    run = config("training.per_device_train_batch_size=16")
+    said = "\n".join(plan(run, world_size=8).warnings)
+    assert "36 optimizer steps in all are few" in said
+    assert "Without packing there would be 30" not in said
+    one_row = dataclasses.replace(FACTS, rows=80, dialogues=10_000)
+    found = make_plan(config(), ChatGLM2Config(), Machine(), world_size=8, facts=one_row)
+    said = "\n".join(found.warnings)
+    assert "15 optimizer steps in all are few" in said
+    assert "Without packing there would be 237: training.max_steps=237" in said
+
+
+def test_save_steps_beyond_the_last_step_are_named() -> None:
+    """1125 steps: a checkpoint every 5000 never comes."""
+    said = plan(config("training.save_steps=5000")).warnings
+    assert any("training.save_steps is 5000, but the run ends at step 1125" in w for w in said)
+
+
+def test_what_does_not_fit_is_a_problem_with_the_ways_out() -> None:
+    """4 cards of 12 GiB."""
+    run = config("training.gradient_accumulation_steps=8")
+    found = plan(run, world_size=4, gib=12)
+    assert not found.fits
+    said = "\n".join(found.problems)
+    assert "does not fit: lora, ZeRO-2" in said
+    assert "the frozen weights alone are 11.6 GiB on every card" in said
+    assert "ZeRO-3, micro-batch 1, accumulation 16, checkpointing: fits" in said
+    assert found.advice.best is not None
+
+
+def test_offloading_more_than_the_host_has_is_refused(shared: Path) -> None:
+    """S05: 9.4 B parameters x 12 bytes = 112.8 GB on a host of 64 GB."""
+    case = json.loads((shared / "cases" / "S05" / "plan.json").read_text())
+    zero = {
+        "stage": case["zero_stage"],
+        "offload_optimizer": {"device": case["offload_optimizer"]},
+    }
+    run = config("method=full", deepspeed={"zero_optimization": zero})
+    nine = ChatGLM2Config(num_layers=40, padded_vocab_size=151552, seq_length=131072)
+    found = plan(run, model=nine, gib=case["gpu_memory_gb"], host=case["host_ram_gb"])
+    said = "\n".join(found.problems)
+    assert "112.8 GB are fp32 masters and two moments" in said
+    assert "signal 9" in said
+
+
+def test_zero_3_says_what_it_does_with_adapters_and_generation(shared: Path) -> None:
+    """S05: gathered on saving; 7 rows on 2 ranks get a filler that is not counted."""
+    data = {"train": "a.jsonl", "validation": "b.jsonl"}
+    run = config(deepspeed={"zero_optimization": {"stage": 3}}, data=data)
+    notes = "\n".join(plan(run).notes)
+    assert "would write empty tensors: this program gathers it itself" in notes
+    assert "do not divide by 2, filler rows are run and not counted" in notes
+
+
+@pytest.mark.parametrize("world_size", [2, 8])
+def test_lora_on_several_cards_answers_the_most_repeated_question(world_size: int) -> None:
+    """Why memory does not fall."""
+    notes = "\n".join(plan(config(), world_size=world_size).notes)
+    assert "More cards do not lower the memory of LoRA under ZeRO-2" in notes
+
+
+def test_precision_is_judged_by_the_card(shared: Path) -> None:
+    """S03 1 to 4: bf16 before 8.0 is refused, fp16 on GLM-4 is warned of."""
+    cases = json.loads((shared / "cases" / "S03" / "cases.json").read_text())
+    by_number = {case["n"]: case for case in cases}
+
+    def card(number: int) -> Card:
+        return Card(name="a card", capability=tuple(by_number[number]["compute_capability"]))
+
+    problem, _ = precision_verdict("bf16", card(1))
+    assert problem is not None
+    assert "7.0 and bf16 needs 8.0 or newer: write training.precision=fp16" in problem
+    assert precision_verdict("bf16", card(2)) == (None, None)
+    _, warning = precision_verdict("fp16", card(4), by_number[4]["model_family"])
+    assert warning is not None
+    assert "overflows to NaN" in warning
+    assert "fp16" in plan(config(), card=card(1)).written.workload.precision
+
+
+def test_unknown_lora_targets_are_refused_with_those_that_exist() -> None:
+    """M01: names follow the model."""
+    said = "\n".join(plan(config("lora.target_modules=[q_proj, v_proj]")).problems)
+    assert "'q_proj', 'v_proj' matches no linear module" in said
+    assert "query_key_value, dense, dense_h_to_4h, dense_4h_to_h" in said
+
+
+def test_a_method_that_a_stage_cannot_take_is_refused() -> None:
+    """4-bit weights cannot be divided."""
+    run = config("method=qlora", deepspeed={"zero_optimization": {"stage": 3}})
+    assert any("4-bit weights cannot be divided" in text for text in plan(run).problems)
+
+
+def test_unusual_settings_get_a_line_and_no_refusal() -> None:
+    """alpha / r, r, learning rate and dropout."""
+    found = plan(
+        config(
+            "lora.r=256",
+            "lora.lora_alpha=2560",
+            "training.learning_rate=0.01",
+            "lora.lora_dropout=0.5",
+        )
+    )
+    notes = "\n".join(found.notes)
+    for word in (
+        "lora.lora_alpha / lora.r is 10",
+        "lora.r is 256",
+        "0.01 is high",
+        "dropout is 0.5",
+    ):
+        assert word in notes
+    assert found.fits
+
+
+def test_a_run_begins_with_five_lines() -> None:
+    """Configuration, peak, length, speed, and what to look at."""
+    lines = summary_lines(plan(config()))
+    assert len(lines) == 5
+    assert all(line.startswith("plan: ") for line in lines)
+    assert "1,125 in all" in lines[2]
+
+
+def test_the_whole_plan_names_terms_choice_and_deepspeed_config() -> None:
+    """For people."""
+    text = "\n".join(plan_lines(plan(config())))
+    for word in ("planned max_memory_allocated", "choice: ", "runner-up: ", "deepspeed.json:"):
+        assert word in text
+    assert "auto" not in text.partition("deepspeed.json:")[2]
+
+
+def test_an_int4_export_is_refused_before_anything_is_planned(shared: Path) -> None:
+    """M03."""
+    from glmforge.errors import ModelError
+
+    with pytest.raises(ModelError, match="int4 export"):
+        load_config(shared / "cases" / "M03")
+
+
+def test_own_arithmetic_takes_less_than_a_fifth_of_a_second() -> None:
+    """Account, advisor and all; importing torch is the rest of the command."""
+    import time
+
+    run = config("training.gradient_accumulation_steps=16")
+    model = ChatGLM2Config()
+    begin = time.perf_counter()
+    make_plan(run, model, Machine(card_gib=80), world_size=8, facts=FACTS)
+    assert time.perf_counter() - begin < 0.2
+    assert chatglm3().parameters == 6_243_584_000
