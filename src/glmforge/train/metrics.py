@@ -5,6 +5,7 @@ follow `logging_steps`. stdout is left to results: progress goes to stderr.
 """
 
 import json
+import math
 import resource
 import sys
 import time
@@ -150,7 +151,12 @@ class Recorder:
         self._samples.close()
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        # JSON has no NaN and no infinity: null says that a number is not finite.
+        finite = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in row.items()
+        }
+        self._file.write(json.dumps(finite, ensure_ascii=False) + "\n")
         self._file.flush()
 
 

@@ -58,14 +58,22 @@ def compare_files(directory: Path, weights: Mapping[str, torch.Tensor]) -> None:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118
                 seen.add(name)
-                if name not in weights or not torch.equal(file.get_tensor(name), weights[name]):
+                if name not in weights or not _same_bytes(file.get_tensor(name), weights[name]):
                     problems.append(f"{path}: {name} is not what was trained")
     for name in weights.keys() - seen:
         twins = (other for other in seen if weights[other].shape == weights[name].shape)
-        if not any(torch.equal(weights[other], weights[name]) for other in twins):
+        if not any(_same_bytes(weights[other], weights[name]) for other in twins):
             problems.append(f"{directory}: {name} was not written")
     if problems:
         raise ExportError(problems)
+
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare bit by bit, so that a weight that is not a number equals itself."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    raw = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(*raw)
 
 
 def replace_directory(temporary: Path, final: Path) -> None:
