@@ -1,10 +1,12 @@
-"""`glmforge data check` and `glmforge data preview`: look at dialogues before training on them.
+"""`glmforge data check`, `preview`, `prepare`: look at dialogues and prepare them before training.
 
-Both take files, or `--config` for what a run would read. The work is in `glmforge.data`; exit
-status 1 of `check` means that training on the set would be a mistake.
+The first two take files, or `--config` for what a run would read; exit status 1 of `check` means
+that training on the set would be a mistake. `prepare` makes a run's prepared sets on a machine that
+needs no GPU. The work is in `glmforge.data` and `glmforge.train.training_data`.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ import typer
 from glmforge.errors import UsageError
 
 app = typer.Typer(
-    help="Check and preview training data.",
+    help="Check, preview and prepare training data.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -41,6 +43,14 @@ class _Inputs:
     max_length: int
     labels: str
     truncation: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    repair: tuple[str, ...] = ()
+
+    def options(self) -> Any:
+        """How the files are read."""
+        from glmforge.data.sources import ReadOptions
+
+        return ReadOptions(columns=self.columns, repairs=self.repair)
 
 
 def _inputs(
@@ -61,28 +71,29 @@ def _inputs(
     )
     if config is not None:
         from glmforge.config import load_config_file
+        from glmforge.config.paths import sources_of
 
         run = load_config_file(config)
         inputs = _Inputs(
-            train=_listed(run.data.train),
-            validation=_listed(run.data.validation),
+            train=[path for path, _ in sources_of(run.data.train)],
+            validation=[path for path, _ in sources_of(run.data.validation)],
             model=Path(run.model.model_name_or_path),
             max_length=run.data.max_length,
             labels=run.data.labels,
             truncation=run.data.truncation,
+            columns=run.data.columns,
+            repair=tuple(run.data.repair),
         )
     return replace(inputs, **{name: value for name, value in given.items() if value is not None})
 
 
-def _listed(value: str | list[str] | None) -> list[str]:
-    return [] if value is None else [value] if isinstance(value, str) else list(value)
-
-
-def _columns(pairs: list[str] | None) -> dict[str, str]:
-    wrong = [pair for pair in pairs or [] if "=" not in pair]
+def _columns(pairs: list[str] | None) -> dict[str, str] | None:
+    if not pairs:
+        return None
+    wrong = [pair for pair in pairs if "=" not in pair]
     if wrong:
         raise UsageError(f"--column {wrong[0]}: write OUR_FIELD=THEIR_FIELD")
-    return dict(pair.split("=", 1) for pair in pairs or [])
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 @app.command()
@@ -104,15 +115,16 @@ def check(
     """Say whether training on FILES would be a mistake, and what to fix first."""
     held_out = [str(path) for path in validation] if validation else None
     given = {"model": model, "validation": held_out, "max_length": max_length,
-             "labels": labels, "truncation": truncation}  # fmt: skip
+             "labels": labels, "truncation": truncation, "columns": _columns(column),
+             "repair": tuple(repair) if repair else None}  # fmt: skip
     inputs = _inputs(files, config, given)
     from glmforge.cli.output import print_json
     from glmforge.data.quality import examine
     from glmforge.data.quality_text import report_lines, report_values
-    from glmforge.data.sources import ReadOptions, iterate
+    from glmforge.data.sources import iterate
     from glmforge.data.verdict import blocks
 
-    options = ReadOptions(columns=_columns(column), repairs=tuple(repair or ()))
+    options = inputs.options()
     report = examine(
         iterate(inputs.train, options),
         validation=iterate(inputs.validation, options),
@@ -148,7 +160,8 @@ def preview(
     ] = None,
 ) -> None:
     """Show rows token by token, trained spans coloured, in the terminal or as a page."""
-    given = {"model": model, "max_length": max_length, "labels": labels, "truncation": truncation}
+    given = {"model": model, "max_length": max_length, "labels": labels, "truncation": truncation,
+             "columns": _columns(column), "repair": tuple(repair) if repair else None}  # fmt: skip
     inputs = _inputs(files, config, given)
     if inputs.model is None:
         raise UsageError("preview needs a tokenizer: --model DIRECTORY")
@@ -156,9 +169,9 @@ def preview(
 
     from glmforge.data.preview import preview_rows, terminal
     from glmforge.data.preview_page import preview_page
-    from glmforge.data.sources import ReadOptions, iterate
+    from glmforge.data.sources import iterate
 
-    options = ReadOptions(columns=_columns(column), repairs=tuple(repair or ()))
+    options = inputs.options()
     rows = preview_rows(
         iterate(inputs.train, options),
         _tokenizer(inputs.model),
@@ -177,6 +190,24 @@ def preview(
     console = Console(highlight=False, soft_wrap=True)
     for found in islice(chosen, row - 1, row - 1 + count):
         console.print(terminal(found, ids=ids))
+
+
+@app.command()
+def prepare(
+    config: Annotated[Path, typer.Argument(help="The run config (YAML).", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Settings in place of the file's."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the directories.")] = False,
+) -> None:
+    """Make the prepared sets that a run of CONFIG will use, so that its ranks start at once."""
+    from glmforge.config import load_config_file
+    from glmforge.train.training_data import prepare_alone
+
+    directories = prepare_alone(load_config_file(config, overrides or []))
+    if not quiet:
+        print("\n".join(map(str, directories)))
 
 
 def _tokenizer(model: Path | None) -> Any:

@@ -5,7 +5,7 @@ ranks that the config asks for, after checking everything that can be checked wi
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,12 +14,16 @@ import typer
 from glmforge.cli.output import print_json
 from glmforge.config import RunConfig, load_config_file
 from glmforge.config.explain import explain_text
+from glmforge.config.paths import source_bytes
 from glmforge.distributed.env import World, read_world
 from glmforge.errors import ConfigError, UsageError
-from glmforge.launch import launch_local
+from glmforge.launch import launch_local, run_without_gpus
 
 RANK_LAUNCHERS = ("torchrun", "deepspeed", "slurm")
 """Launchers of others: they have decided about processes and GPUs before this program starts."""
+
+BYTES_PREPARED_FIRST = 16 << 20
+"""Size of the data from which it is prepared before the ranks start and hold GPUs."""
 
 
 def _print_settings(wanted: bool) -> None:
@@ -101,6 +105,7 @@ def train(
     _refuse_launch_settings(run, world)
     launch = run.launch
     if world.launcher == "none" and ((launch.nproc or 1) > 1 or launch.gpus is not None):
+        _prepare_first(run, config, settings)
         argv = ["train", str(config), *settings, *(["--json"] if as_json else [])]
         code = launch_local(
             argv + (["--resume", resume] if resume is not None else []),
@@ -115,6 +120,18 @@ def train(
     result = run_train(run, resume)
     if as_json and world.rank == 0:
         print_json(result)
+
+
+def _prepare_first(run: RunConfig, config: Path, settings: Sequence[str]) -> None:
+    """Make the prepared sets of large data in a process without GPUs, before any rank starts.
+
+    Raises:
+        typer.Exit: the data is refused; that process has said why.
+    """
+    if source_bytes(run.data) >= BYTES_PREPARED_FIRST:
+        code = run_without_gpus(["data", "prepare", str(config), *settings, "--quiet"])
+        if code:
+            raise typer.Exit(code)
 
 
 def _refuse_launch_options(given: Mapping[str, object], world: World) -> None:

@@ -6,10 +6,11 @@ data is checked by the rooms that read them.
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from glmforge.config.overrides import read_json_map
+from glmforge.config.schema import DataSettings, WeightedSource
 
 RUN_FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "adapter", "model", "final.json")
 """A directory that holds one of these holds a run."""
@@ -48,6 +49,26 @@ def holds_run(directory: Path) -> bool:
 def is_hub_name(text: str) -> bool:
     """Say whether a name of no file can be that of a hub dataset (`owner/name`, no file ending)."""
     return _HUB_NAME.fullmatch(text) is not None and not text.lower().endswith(DATA_ENDINGS)
+
+
+def sources_of(
+    value: str | WeightedSource | Sequence[str | WeightedSource] | None,
+) -> list[tuple[str, float]]:
+    """List the sources of `data.train` or `data.validation` as (path, weight)."""
+    if value is None:
+        return []
+    items = [value] if isinstance(value, str | WeightedSource) else value
+    return [(item, 1.0) if isinstance(item, str) else (item.path, item.weight) for item in items]
+
+
+def source_bytes(data: DataSettings) -> int:
+    """Add up the files of all sources, in bytes; what is on a hub counts nothing."""
+    total = 0
+    for name, _ in [*sources_of(data.train), *sources_of(data.validation)]:
+        place = Path(name)
+        files = place.rglob("*") if place.is_dir() else [place]
+        total += sum(file.stat().st_size for file in files if file.is_file())
+    return total
 
 
 def _path(value: object) -> Path | None:

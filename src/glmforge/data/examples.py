@@ -285,11 +285,12 @@ def _encode_one(
     return examples, []
 
 
-def nothing_left(counts: Counts) -> DataError:
+def nothing_left(counts: Counts, files: str = "") -> DataError:
     """The error for a set without a single row to train on."""
+    place = f"{files}: " if files else ""
     said = str(counts).replace("\n", "; ")
     return DataError(
-        f"no trainable row is left: {said}. Look at the records with `data check`, or raise "
+        f"{place}no trainable row is left: {said}. Look at the records with `data check`, or raise "
         "data.max_length"
     )
 

@@ -77,7 +77,7 @@ def prepare(
     if (directory / MANIFEST).is_file():
         found = open_prepared(directory)
         if say:
-            say(f"data: using the prepared set {directory} ({found.counts})")
+            say(f"data: using the prepared set {directory}")
         return found
     directory.mkdir(parents=True, exist_ok=True)
     total = sum(unit.size for unit in units) or 1
@@ -168,7 +168,7 @@ def _finish(
     if problems and on_error == "stop":
         raise problems_error(problems, total=counts.skipped)
     if not counts.rows:
-        raise nothing_left(counts)
+        raise nothing_left(counts, ", ".join(hashes))
     manifest = {
         "format_version": FORMAT_VERSION,
         "files": [

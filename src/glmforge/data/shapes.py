@@ -286,7 +286,7 @@ def read_tools(value: Any) -> tuple[Mapping[str, Any], ...]:
     Raises:
         Unreadable: the value is neither.
     """
-    if value in (None, "", [], {}):
+    if value in (None, "", [], {}, ()):
         return ()
     if isinstance(value, str):
         try:
@@ -294,7 +294,7 @@ def read_tools(value: Any) -> tuple[Mapping[str, Any], ...]:
         except (ValueError, RecursionError):
             value = None
     tools = [value] if isinstance(value, dict) else value
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) for tool in tools):
         raise Unreadable("bad-tools", "tools is no list of objects", "write a list of tools")
     return tuple(tools)
 

@@ -1,4 +1,4 @@
-"""The prompts that a run answers on the way, and the sources that its config names.
+"""The prompts that a run answers on the way, at each evaluation.
 
 They are those of the config, or the first questions of the validation dialogues with their system
 messages and tools. Prepared sets hold ids only, so the dialogues are read from their files again;
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from glmforge.config import RunConfig
-from glmforge.config.schema import DataSettings, WeightedSource
+from glmforge.config.paths import sources_of
+from glmforge.config.schema import DataSettings
 from glmforge.data import Conversation, generation_prompt
 from glmforge.data.conversation import Message
 from glmforge.data.examples import faults_of
@@ -20,16 +21,6 @@ from glmforge.data.sources import ReadOptions, iterate
 from glmforge.data.splitting import Split
 
 _LOOKED_AT = 1000  # held-out dialogues among which those with a question are looked for
-
-
-def sources_of(
-    value: str | WeightedSource | Sequence[str | WeightedSource] | None,
-) -> list[tuple[str, float]]:
-    """A config's sources as (path, weight)."""
-    if value is None:
-        return []
-    items = [value] if isinstance(value, str | WeightedSource) else value
-    return [(item, 1.0) if isinstance(item, str) else (item.path, item.weight) for item in items]
 
 
 def read_options(data: DataSettings) -> ReadOptions:

@@ -6,12 +6,16 @@ does it there again. Split and weights choose records by number; packing asks on
 million dialogues therefore cost each rank a few dozen megabytes.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from glmforge.config import RunConfig
+from glmforge.config.paths import sources_of
 from glmforge.data import (
     Batch,
     BatchPlan,
@@ -28,11 +32,12 @@ from glmforge.data.preparing import PrepareSettings, prepare
 from glmforge.data.selection import Joined
 from glmforge.data.splitting import Split, hold_out, mix
 from glmforge.distributed.collectives import Ranks
+from glmforge.distributed.env import World
 from glmforge.errors import ConfigError, DataError
-from glmforge.models import family_of, load_config
+from glmforge.models import family_of, load_config, load_tokenizer
 from glmforge.plan.batch import BatchSizes
 from glmforge.train.preparation import PreparationBar, TokenizerOf, worker_count
-from glmforge.train.prompts import run_prompts, sources_of
+from glmforge.train.prompts import run_prompts
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -182,6 +187,24 @@ def prepare_sets(
                 counts.add(one.counts)
             say(f"{part}: {counts}")
     return sets
+
+
+def prepare_alone(config: RunConfig) -> list[Path]:
+    """Make the prepared sets of a run in this process, and return their directories.
+
+    Raises:
+        ConfigError: a path that does not exist.
+        DataError: files or records that break a rule.
+    """
+    tokenizer = load_tokenizer(config.model.model_name_or_path)
+    alone = Ranks(world=World(), device=torch.device("cpu"))
+    sets = prepare_sets(config, tokenizer, alone, stderr_line)
+    return [found.directory for part in sets.values() for found in part]
+
+
+def stderr_line(line: str) -> None:
+    """Print a line for people: progress goes to stderr."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _prepared(path: str, config: RunConfig, tokenizer: Any, say: Say) -> PreparedSet:

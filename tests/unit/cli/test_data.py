@@ -70,3 +70,40 @@ def test_bad_calls_are_explained(good, tmp_path):
         run("check", good, "--column", "x")
     with pytest.raises(DataError, match="no such file"):
         run("check", tmp_path / "missing.jsonl")
+
+
+@pytest.fixture
+def config(shared, tmp_path):
+    rows = [{"ask": f" 问{n} ", "reply": f"答{n}"} for n in range(4)]
+    text = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (tmp_path / "train.jsonl").write_text(text, encoding="utf-8")
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        f"""\
+model: {{model_name_or_path: {shared / "tokenizers/chatglm3-6b"}}}
+data:
+  train: [{{path: {tmp_path / "train.jsonl"}, weight: 2}}]
+  columns: {{query: ask, response: reply}}
+  repair: [trim]
+  truncation: split
+training: {{output_dir: {tmp_path / "run"}}}
+""",
+        encoding="utf-8",
+    )
+    return path
+
+
+def test_check_and_preview_read_what_the_run_of_a_config_would(config):
+    values = json.loads(run("check", "--config", config, "--json").output)
+    assert values["records"] == 4
+    result = run("preview", "--config", config, "--count", 1)
+    assert "问0<|assistant|>" in result.output, "columns named, white space trimmed"
+
+
+def test_prepare_makes_the_sets_of_a_run_and_prints_where(config, tmp_path):
+    result = run("prepare", config, "data.max_length=64")
+    place = tmp_path / ".prepared"
+    assert result.stdout.split() == [str(path) for path in place.iterdir()]
+    again = run("prepare", config, "data.max_length=64", "--quiet")
+    assert again.stdout == ""
+    assert len(list(place.iterdir())) == 1
