@@ -59,9 +59,27 @@ def _idle(get: Getter) -> Iterator[tuple[str, str]]:
             yield "generation.max_new_tokens", "no validation data and no generation.prompts"
     elif prompts is not None:
         yield "generation.num_prompts", "generation.prompts is written out"
+    if prompts is None:
+        yield "generation.references", "they answer generation.prompts, which is not written"
+    if not measured(get):
+        for name in ("metric_for_best_model", "greater_is_better", "early_stopping_patience"):
+            yield f"training.{name}", "nothing is evaluated: no validation data and no prompts"
     if get("launch.nproc") in (None, 1) and get("launch.gpus") is None:
         for name in ("master_addr", "master_port"):
             yield f"launch.{name}", "one process meets nobody (launch.nproc, launch.gpus)"
+
+
+def measured(get: Getter) -> set[str]:
+    """Return which of the measures for `training.metric_for_best_model` the run's looks have."""
+    prompts = get("generation.prompts")
+    held_out = get("data.validation") is not None or get("data.validation_size") is not None
+    from_held_out = prompts is None and held_out and get("generation.num_prompts") != 0
+    found = {"eval_loss"} if held_out else set()
+    if prompts is not None or from_held_out:
+        found |= {"eval_repetition", "eval_stopped_share"}
+    if from_held_out or (prompts is not None and get("generation.references") is not None):
+        found |= {"eval_exact_match", "eval_bleu_4", "eval_rouge_l"}
+    return found
 
 
 def _idle_data(get: Getter) -> Iterator[tuple[str, str]]:
@@ -83,6 +101,29 @@ def contradictions(get: Getter) -> list[tuple[str, str]]:
                 "model.from_scratch",
                 f"model.from_scratch is true with method {method}: {what} on random frozen weights "
                 "learns nothing useful; write method: full, or from_scratch: false",
+            )
+        )
+    metric = get("training.metric_for_best_model")
+    patience = get("training.early_stopping_patience")
+    known = measured(get)
+    if known and metric not in known and (metric != "eval_loss" or patience is not None):
+        problems.append(
+            (
+                "training.metric_for_best_model",
+                f"training.metric_for_best_model is {metric}, which this run does not measure "
+                "(eval_loss needs validation data; exact match, BLEU-4 and ROUGE-L need prompts "
+                f"with references): write one of {', '.join(sorted(known))}",
+            )
+        )
+    prompts, references = get("generation.prompts"), get("generation.references")
+    lists = (prompts, references)
+    count, answers = (len(value) if isinstance(value, list) else None for value in lists)
+    if count is not None and answers is not None and count != answers:
+        problems.append(
+            (
+                "generation.references",
+                f"generation.references has {answers} answer(s) for {count} generation.prompts; "
+                "write one each",
             )
         )
     return problems

@@ -291,6 +291,28 @@ class TrainingSettings(Settings):
         default=None,
         description="Evaluate every so many steps; null evaluates at each epoch's end only.",
     )
+    metric_for_best_model: Literal[
+        "eval_loss",
+        "eval_exact_match",
+        "eval_bleu_4",
+        "eval_rouge_l",
+        "eval_repetition",
+        "eval_stopped_share",
+    ] = Field(
+        default="eval_loss",
+        description="Measure of the evaluations by which the best checkpoint is kept and early "
+        "stopping decides.",
+    )
+    greater_is_better: bool | None = Field(
+        default=None,
+        description="Whether a higher metric_for_best_model is better; null knows: lower for loss "
+        "and repetition, higher for the others.",
+    )
+    early_stopping_patience: Count | None = Field(
+        default=None,
+        description="End the run after so many evaluations in a row without a better "
+        "metric_for_best_model; null never does.",
+    )
     save_steps: Count = Field(default=500, description="Write a checkpoint every so many steps.")
     save_total_limit: Count = Field(
         default=2, description="Newest checkpoints kept beside the best one (a count)."
@@ -304,6 +326,11 @@ class GenerationSettings(Settings):
         default=None,
         description="User messages answered at each evaluation; null takes the first user "
         "messages of the validation dialogues.",
+    )
+    references: Annotated[list[str], Field(min_length=1)] | None = Field(
+        default=None,
+        description="Right answers to generation.prompts, one each, for exact match, BLEU-4 and "
+        "ROUGE-L; prompts from the validation dialogues bring their own.",
     )
     num_prompts: Annotated[int, Field(ge=0)] = Field(
         default=4, description="How many validation dialogues give a prompt (a count)."

@@ -56,7 +56,7 @@ def train_loop(session: Session) -> None:
     """
     plan, ranks, progress = session.plan, session.ranks, session.progress
     mark = time.perf_counter()
-    while progress.step < session.total_steps:
+    while not session.finished:
         epoch, step_in_epoch = divmod(progress.step, plan.steps_per_epoch)
         batches = session.step_batches(epoch, step_in_epoch)
         data_seconds = time.perf_counter() - mark

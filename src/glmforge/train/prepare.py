@@ -33,6 +33,7 @@ from glmforge.train.methods import (
     check_schedule,
     four_bit,
 )
+from glmforge.train.stops import check_stop_ids
 from glmforge.train.training_data import TrainingData, is_packed, prepare_data
 
 Say = Callable[[str], None]
@@ -136,6 +137,8 @@ def plan_run(config: RunConfig, ranks: Ranks, say: Say) -> RunPlan:
     model = plan_model(config)
     tokenizer = load_tokenizer(config.model.model_name_or_path)
     data = prepare_data(config, tokenizer, ranks, say, packed=packed)
+    for note in check_stop_ids(config.model.model_name_or_path, tokenizer, data.train):
+        say(note)
     order = data.plan(sizes, training.seed)
     steps = total_steps(config, order)
     check_schedule(config, steps)

@@ -19,6 +19,7 @@ from glmforge.data.conversation import Message
 from glmforge.data.examples import faults_of
 from glmforge.data.sources import ReadOptions, iterate
 from glmforge.data.splitting import Split
+from glmforge.train.samples import SamplePrompt
 
 _LOOKED_AT = 1000  # held-out dialogues among which those with a question are looked for
 
@@ -28,10 +29,8 @@ def read_options(data: DataSettings) -> ReadOptions:
     return ReadOptions(columns=data.columns, repairs=tuple(data.repair))
 
 
-def run_prompts(
-    config: RunConfig, tokenizer: Any, split: Split | None
-) -> list[tuple[str, list[int]]]:
-    """Return (last message, generation prompt ids) of every prompt.
+def run_prompts(config: RunConfig, tokenizer: Any, split: Split | None) -> list[SamplePrompt]:
+    """Return every prompt, with the answer that is right where it is known.
 
     Args:
         config: of the run.
@@ -43,43 +42,57 @@ def run_prompts(
     """
     generation = config.generation
     if generation.prompts is not None:
-        asked = [
-            Conversation(messages=(Message(role="user", content=text),))
-            for text in generation.prompts
+        references: Sequence[str | None] = generation.references or [None] * len(generation.prompts)
+        return [
+            _prompt(Conversation(messages=(Message(role="user", content=text),)), known, tokenizer)
+            for text, known in zip(generation.prompts, references, strict=True)
         ]
-    elif split is not None:
-        asked = _held_out(config, split)
+    if split is not None:
+        dialogues = _held_out(config, split)
     else:
         paths = [path for path, _ in sources_of(config.data.validation)]
-        found = _questions(paths, config.data) if paths else iter(())
-        asked = list(islice(found, generation.num_prompts))
-    return [
-        (
-            conversation.messages[-1].content,
-            generation_prompt(conversation.messages, tokenizer, conversation.tools or None),
-        )
-        for conversation in asked
-    ]
+        found = _dialogues(paths, config.data) if paths else iter(())
+        dialogues = list(islice(found, generation.num_prompts))
+    prompts = []
+    for dialogue in dialogues:
+        end = [message.role for message in dialogue.messages].index("user") + 1
+        asked = dialogue.with_messages(dialogue.messages[:end])
+        prompts.append(_prompt(asked, _answer(dialogue.messages[end:]), tokenizer))
+    return prompts
 
 
-def _questions(paths: str | Sequence[str], data: DataSettings) -> Iterator[Conversation]:
-    """The faultless dialogues of some files up to their first user message."""
+def _prompt(asked: Conversation, reference: str | None, tokenizer: Any) -> SamplePrompt:
+    return SamplePrompt(
+        text=asked.messages[-1].content,
+        input_ids=generation_prompt(asked.messages, tokenizer, asked.tools or None),
+        reference=reference,
+    )
+
+
+def _answer(rest: Sequence[Message]) -> str | None:
+    """The answer to a first question, where it is text: a tool call is not compared as text."""
+    if not rest or rest[0].role != "assistant" or rest[0].is_call:
+        return None
+    return rest[0].content
+
+
+def _dialogues(paths: str | Sequence[str], data: DataSettings) -> Iterator[Conversation]:
+    """The faultless dialogues of some files that have a question."""
     for item in iterate(paths, read_options(data)):
         if not isinstance(item, Conversation) or faults_of(item):
             continue
-        roles = [message.role for message in item.messages]
-        if "user" in roles:
-            yield item.with_messages(item.messages[: roles.index("user") + 1])
+        if any(message.role == "user" for message in item.messages):
+            yield item
 
 
 def _held_out(config: RunConfig, split: Split) -> list[Conversation]:
-    """The first questions of the dialogues that were held out, in the order of the sources."""
+    """The first dialogues with a question that were held out, in the order of the sources."""
     first = np.flatnonzero(split.validation.facts.starts)[:_LOOKED_AT]
     wanted = [(split.set_numbers[row], split.validation[int(row)].source) for row in first]
     found: list[Conversation] = []
     for number, (path, _) in enumerate(sources_of(config.data.train)):
         names = {name for where, name in wanted if where == number}
-        for conversation in _questions(path, config.data) if names else ():
+        for conversation in _dialogues(path, config.data) if names else ():
             if len(found) == config.generation.num_prompts:
                 return found
             if conversation.source in names:

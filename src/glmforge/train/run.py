@@ -201,6 +201,8 @@ def _finish(session: Session) -> RunResult:
                 "total_steps": session.total_steps,
                 "best_step": progress.best_step,
                 "best_eval_loss": progress.best_eval_loss,
+                "best_metric": progress.best_metric,
+                "ended_early": progress.ended_early,
                 "skipped_steps": progress.skipped_steps,
                 "seconds": round(time.perf_counter() - session.started, 1),
             },

@@ -5,16 +5,29 @@ and what ZeRO-3 needs of it; the sampler itself is ``models.generation``.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from glmforge.distributed.collectives import Ranks
 from glmforge.models.generation import answer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplePrompt:
+    """A prompt that is answered at each evaluation."""
+
+    text: str
+    """The last message, for people."""
+    input_ids: list[int]
+    """The whole generation prompt."""
+    reference: str | None = None
+    """The answer that is right; None where nothing is known."""
+
+
 def generate_samples(
     model: Any,
     tokenizer: Any,
-    prompts: Sequence[tuple[str, list[int]]],
+    prompts: Sequence[SamplePrompt],
     ranks: Ranks,
     *,
     max_new_tokens: int,
@@ -34,26 +47,23 @@ def generate_samples(
         number = turn * ranks.world_size + ranks.rank
         if number >= len(prompts) and not together:
             continue
-        text, prompt_ids = prompts[min(number, len(prompts) - 1)]
+        prompt = prompts[min(number, len(prompts) - 1)]
         result = answer(
             model,
             tokenizer,
-            prompt_ids,
+            prompt.input_ids,
             max_new_tokens=max_new_tokens,
             synced_ranks=together,
         )
         if number < len(prompts):
-            mine.append(
-                (
-                    number,
-                    {
-                        "prompt": text,
-                        "answer": result.text,
-                        "stop_reason": result.stop_reason,
-                        "new_tokens": len(result.token_ids),
-                    },
-                )
-            )
+            row = {
+                "prompt": prompt.text,
+                "answer": result.text,
+                "stop_reason": result.stop_reason,
+                "new_tokens": len(result.token_ids),
+            }
+            known = {} if prompt.reference is None else {"reference": prompt.reference}
+            mine.append((number, row | known))
     shards = ranks.gather_objects(mine)
     rows = {number: row for shard in shards for number, row in shard}
     return [rows[number] for number in sorted(rows)]

@@ -13,15 +13,18 @@ from typing import Any
 
 from glmforge.config import RunConfig
 from glmforge.data import Batch, BatchPlan, StepBatches
+from glmforge.data.measures import usual_units
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import Stopped
 from glmforge.plan.batch import BatchSizes
+from glmforge.train.answers import answer_values, answers_line
+from glmforge.train.best import early_end_line, note_evaluation
 from glmforge.train.checkpoint import name_of, rotate, save_checkpoint, write_pointer
 from glmforge.train.disk import SLACK_BYTES, check_before_save, directory_bytes
 from glmforge.train.evaluate import evaluate
 from glmforge.train.metrics import Recorder
 from glmforge.train.outputs import write_adapter
-from glmforge.train.samples import generate_samples
+from glmforge.train.samples import SamplePrompt, generate_samples
 from glmforge.train.schedule import decay_count, learning_rate, warmup_count
 from glmforge.train.signals import SignalFlag
 from glmforge.train.state import Progress
@@ -40,7 +43,7 @@ class Session:
     sizes: BatchSizes
     total_steps: int
     eval_batches: Sequence[Batch]
-    prompts: Sequence[tuple[str, list[int]]]
+    prompts: Sequence[SamplePrompt]
     recorder: Recorder
     signals: SignalFlag
     progress: Progress
@@ -54,6 +57,11 @@ class Session:
     def is_lora(self) -> bool:
         """Whether adapters are trained and the base is frozen."""
         return self.config.trains_adapter
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done, or early stopping made one the last."""
+        return self.progress.step == self.total_steps or self.progress.ended_early
 
     @property
     def checkpoints(self) -> Path:
@@ -96,10 +104,9 @@ class Session:
             Stopped: on a signal, after the checkpoint is written.
         """
         step = self.progress.step
-        ended = step == self.total_steps
-        stopping = bool(stop_signal) and not ended
+        stopping = bool(stop_signal) and not self.finished
         is_best = self.look() if self.look_is_due() and not stopping else False
-        if ended or is_best or stopping or step % self.config.training.save_steps == 0:
+        if self.finished or is_best or stopping or step % self.config.training.save_steps == 0:
             self.save(is_best=is_best)
         if stopping:
             name, path = signal.Signals(stop_signal).name, self.checkpoints / name_of(step)
@@ -121,33 +128,42 @@ class Session:
         return ended or (eval_steps is not None and step % eval_steps == 0)
 
     def look(self) -> bool:
-        """Evaluate and answer the prompts; return whether the validation loss is the lowest."""
+        """Evaluate, answer the prompts and score both; return whether this is the best so far."""
+        progress = self.progress
+        progress.looked_step = progress.step
         values: dict[str, Any] = {
-            "step": self.progress.step,
-            "epoch": self.progress.step / self.plan.steps_per_epoch,
+            "step": progress.step,
+            "epoch": progress.step / self.plan.steps_per_epoch,
         }
-        self.progress.looked_step = self.progress.step
-        is_best = False
         if self.eval_batches:
             result = evaluate(self.engine, self.eval_batches, self.ranks)
             values |= {"eval_loss": result.loss, "eval_tokens": result.tokens}
-            best = self.progress.best_eval_loss
-            is_best = self.progress.step > 0 and (best is None or result.loss < best)
-            if is_best:
-                self.progress.best_eval_loss = result.loss
-                self.progress.best_step = self.progress.step
+        if self.prompts:
+            values |= self._answer_prompts()
+        if self.eval_batches or self.prompts:
             self.recorder.evaluation(values)
         if self.prompts:
-            rows = generate_samples(
-                self.engine.module,
-                self.tokenizer,
-                self.prompts,
-                self.ranks,
-                max_new_tokens=self.config.generation.max_new_tokens,
-                zero_stage=self.zero_stage,
-            )
-            self.recorder.samples(self.progress.step, rows)
+            self.recorder.say(answers_line(values, len(self.prompts)))
+        is_best = note_evaluation(progress, values, self.config)
+        if progress.ended_early:
+            self.recorder.say(early_end_line(progress, self.config))
         return is_best
+
+    def _answer_prompts(self) -> dict[str, Any]:
+        """Generate and record the sample answers; return what they measure, alike on all ranks."""
+        rows = generate_samples(
+            self.engine.module,
+            self.tokenizer,
+            self.prompts,
+            self.ranks,
+            max_new_tokens=self.config.generation.max_new_tokens,
+            zero_stage=self.zero_stage,
+        )
+        self.recorder.samples(self.progress.step, rows)
+        # Rank 0 counts for all: machines may differ in whether jieba is installed.
+        measured = answer_values(rows, usual_units()) if self.ranks.is_main else None
+        found: dict[str, Any] = self.ranks.agree(measured)
+        return found
 
     def save(self, *, is_best: bool) -> None:
         """Write a checkpoint, name it best where it is, and delete those beyond the limit."""

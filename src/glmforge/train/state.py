@@ -25,7 +25,13 @@ class Progress:
     """Updates among them that fp16 overflow turned into nothing."""
     best_eval_loss: float | None = None
     """Lowest validation loss so far, nats per trained token."""
+    best_metric: float | None = None
+    """Best value so far of `training.metric_for_best_model`."""
     best_step: int | None = None
+    """Step of that value."""
+    evaluations_since_best: int = 0
+    ended_early: bool = False
+    """Whether early stopping ended the run at this step."""
     looked_step: int | None = None
     """Step of the last evaluation: a run stopped by a signal may still owe one."""
 

@@ -38,6 +38,7 @@ from glmforge.models import family_of, load_config, load_tokenizer
 from glmforge.plan.batch import BatchSizes
 from glmforge.train.preparation import PreparationBar, TokenizerOf, worker_count
 from glmforge.train.prompts import run_prompts
+from glmforge.train.samples import SamplePrompt
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -51,7 +52,7 @@ class TrainingData:
     train_rows: PackedRows
     validation: Sequence[Example]
     validation_rows: PackedRows
-    prompts: Sequence[tuple[str, list[int]]]
+    prompts: Sequence[SamplePrompt]
     sets: Mapping[str, Sequence[PreparedSet]]
     """The prepared sets behind them, by part ("train", "validation")."""
     packed: bool

@@ -203,6 +203,14 @@ def test_several_faults_are_reported_at_once(problems: Problems) -> None:
     [
         ("method: full\nlora: {r: 4}\n", "c.yaml:8: lora.r has no effect: method is full"),
         (
+            "generation: {references: [a]}\n",
+            "c.yaml:7: generation.references has no effect: they answer generation.prompts",
+        ),
+        (
+            "  early_stopping_patience: 3\n",
+            "c.yaml:7: training.early_stopping_patience has no effect: nothing is evaluated",
+        ),
+        (
             "  decay_steps: 3\n",
             "c.yaml:7: training.decay_steps has no effect: training.lr_scheduler_type is linear",
         ),
@@ -306,3 +314,36 @@ def test_a_tilde_in_a_path_is_the_home_directory(
     monkeypatch.setenv("HOME", "/home/someone")
     config: RunConfig = load_config_file(write(GOOD), ["training.output_dir=~/run"])
     assert config.training.output_dir == "/home/someone/run"
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (
+            "  metric_for_best_model: eval_rouge_l\ngeneration: {prompts: [a]}\n",
+            "c.yaml:7: training.metric_for_best_model is eval_rouge_l, which this run does not",
+        ),
+        (
+            "  early_stopping_patience: 2\ngeneration: {prompts: [a], references: [b]}\n",
+            "c.yaml:5: training.metric_for_best_model is eval_loss, which this run does not",
+        ),
+        (
+            "generation: {prompts: [a, b], references: [c]}\n",
+            "c.yaml:7: generation.references has 1 answer(s) for 2 generation.prompts",
+        ),
+    ],
+)
+def test_a_measure_that_a_run_does_not_have_cannot_choose_its_best(
+    problems: Problems, lines: str, problem: str
+) -> None:
+    """Loss needs validation data, nearness needs references."""
+    (found,) = problems(GOOD + lines)
+    assert found.startswith(problem)
+
+
+def test_references_make_a_measure(write: Write) -> None:
+    lines = "  metric_for_best_model: eval_rouge_l\n  early_stopping_patience: 2\n"
+    text = GOOD + lines + "generation: {prompts: [a], references: [b]}\n"
+    config = load_config_file(write(text))
+    assert config.training.metric_for_best_model == "eval_rouge_l"
+    assert load_config_file(write(config.to_yaml())) == config

@@ -1,0 +1,56 @@
+"""Which evaluation was the best so far, and when waiting for a better one ends.
+
+Pure bookkeeping on `Progress`, called by ``session`` after each evaluation on all ranks alike: the
+values are the same on every rank, so the decisions are too.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from glmforge.config import RunConfig
+from glmforge.train.state import Progress
+
+_LOWER_IS_BETTER = ("eval_loss", "eval_repetition")
+
+
+def note_evaluation(progress: Progress, values: Mapping[str, Any], config: RunConfig) -> bool:
+    """Take one evaluation into `progress`; return whether it is the best after a step.
+
+    Where `training.early_stopping_patience` evaluations in a row were no better than the best,
+    `progress.ended_early` becomes true. An evaluation that could not measure the metric (all
+    references empty) says nothing.
+
+    Args:
+        progress: of the run; its step is the one that was evaluated.
+        values: what was measured, by the names of metrics.jsonl.
+        config: of the run.
+    """
+    training = config.training
+    loss = values.get("eval_loss")
+    if loss is not None and progress.step > 0:
+        lowest = progress.best_eval_loss
+        progress.best_eval_loss = loss if lowest is None else min(lowest, loss)
+    value = values.get(training.metric_for_best_model)
+    if value is None or progress.step == 0:
+        return False
+    greater = training.greater_is_better
+    if greater is None:
+        greater = training.metric_for_best_model not in _LOWER_IS_BETTER
+    best = progress.best_metric
+    if best is None or (value > best if greater else value < best):
+        progress.best_metric, progress.best_step = value, progress.step
+        progress.evaluations_since_best = 0
+        return True
+    progress.evaluations_since_best += 1
+    patience = training.early_stopping_patience
+    progress.ended_early = patience is not None and progress.evaluations_since_best >= patience
+    return False
+
+
+def early_end_line(progress: Progress, config: RunConfig) -> str:
+    """Say why a run ends before its last step."""
+    return (
+        f"ended early after step {progress.step}: {config.training.metric_for_best_model} was not "
+        f"better than {progress.best_metric:.4f} (step {progress.best_step}) in "
+        f"{progress.evaluations_since_best} evaluation(s) in a row"
+    )
