@@ -7,8 +7,9 @@ adapters, export.
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,10 +43,14 @@ def deepspeed_running() -> Iterator[None]:
 
 
 @contextmanager
-def whole(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+def whole(parameters: Iterable[nn.Parameter], writer: int | None = None) -> Iterator[None]:
     """Hold the full values of ZeRO-3-partitioned `parameters`; a no-op for all others.
 
     Every rank must enter and leave together: it is a collective.
+
+    Args:
+        parameters: of any module.
+        writer: the rank whose changes are kept; None keeps none.
     """
     partitioned = [p for p in parameters if hasattr(p, "ds_id")]
     if not partitioned:
@@ -53,8 +58,35 @@ def whole(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
         return
     import deepspeed
 
-    with deepspeed.zero.GatheredParameters(partitioned):
+    with deepspeed.zero.GatheredParameters(partitioned, modifier_rank=writer):
         yield
+
+
+@contextmanager
+def partitioned_construction(engine_config: Mapping[str, Any]) -> Iterator[None]:
+    """Cut every parameter into the ranks' parts as soon as its module is made (ZeRO-3).
+
+    Dtypes are the model's own: DeepSpeed would cast every tensor made meanwhile, the rotary
+    frequencies too, and 0.19.8 reads `dtype=float32` as bfloat16 on a CPU (tests/dist holds both).
+
+    Args:
+        engine_config: the whole DeepSpeed config of the run.
+    """
+    import deepspeed
+
+    placed = [deepspeed.zero.DeepSpeedTensorOverride.device]
+    with deepspeed.zero.Init(config_dict_or_path=dict(engine_config), tensor_overrides=placed):
+        yield
+
+
+def assign_partitioned(parameter: nn.Parameter, stored: torch.Tensor) -> None:
+    """Write a stored tensor into a partitioned parameter, which is whole for that moment only.
+
+    A collective: every rank names the same parameter. Rank 0's tensor is the one that is used.
+    """
+    with whole([parameter], writer=0), torch.no_grad():
+        assert parameter.shape == stored.shape
+        parameter.copy_(stored)
 
 
 def full_shape(parameter: nn.Parameter) -> torch.Size:

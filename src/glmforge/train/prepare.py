@@ -5,7 +5,7 @@ then its weights: bad input never costs GPU time.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from glmforge.adapters import LoraSettings, add_lora, check_targets, trainable_l
 from glmforge.config import RunConfig
 from glmforge.data import BatchPlan
 from glmforge.distributed.collectives import Ranks
+from glmforge.distributed.zero import assign_partitioned, partitioned_construction
 from glmforge.errors import ConfigError
 from glmforge.models import family_of, load_config, load_model, load_tokenizer, new_model
 from glmforge.models.layers import (
@@ -24,6 +25,7 @@ from glmforge.models.layers import (
     decoder_layers,
     train_last_layers,
 )
+from glmforge.models.loading import load_model_in_parts
 from glmforge.plan.batch import BatchSizes, batch_sizes
 from glmforge.plan.deepspeed_config import EngineSettings, read_map, write_config
 from glmforge.train.engine import pick_precision, torch_dtype
@@ -156,9 +158,16 @@ def plan_run(config: RunConfig, ranks: Ranks, say: Say) -> RunPlan:
 
 
 def prepare_model(
-    config: RunConfig, plan: ModelPlan, precision: str, ranks: Ranks, say: Say
+    config: RunConfig,
+    plan: ModelPlan,
+    precision: str,
+    ranks: Ranks,
+    say: Say,
+    engine_config: Mapping[str, Any],
 ) -> Any:
     """Load (or make) the model in its training dtype on this rank's device, adapters added.
+
+    Under ZeRO-3 a model of the family table is cut into the ranks' parts while it is loaded.
 
     Raises:
         ModelError: the directory's weights cannot be loaded.
@@ -167,6 +176,13 @@ def prepare_model(
     if config.model.from_scratch:
         say(f"model: random weights from {directory}/config.json (model.from_scratch)")
         model: Any = new_model(plan.config, dtype=dtype).to(ranks.device)
+    elif engine_config["zero_optimization"]["stage"] == 3 and family_of(plan.config).model_type:
+        model = load_model_in_parts(
+            directory,
+            dtype,
+            construction=partitioned_construction(engine_config),
+            assign=assign_partitioned,
+        )
     else:
         quantization = four_bit(dtype) if config.method == "qlora" else None
         model = load_model(directory, dtype=dtype, device=ranks.device, quantization=quantization)

@@ -111,7 +111,9 @@ def _prepare(
         start = find_start(directory, planned.sizes, ranks, say)
         if start.is_elastic(ranks):
             engine_config = engine_config | {"checkpoint": {"load_universal": True}}
-    model = prepare_model(config, planned.model, planned.precision, ranks, say)
+    model = prepare_model(
+        config, planned.model, planned.precision, ranks, say, planned.engine_config
+    )
     one = checkpoint_bytes(model, exclude_frozen=config.trains_adapter)
     keep = training.save_total_limit
     warning = ranks.on_main(lambda: check_before_run(directory, one, keep=keep))
