@@ -23,7 +23,7 @@ from glmforge.models.glm.tokenization_chat import (
     read_messages,
     rounds_of,
 )
-from glmforge.models.glm.tokenization_sentencepiece import available_threads, load_sentencepiece
+from glmforge.models.glm.tokenization_sentencepiece import encode_pieces, load_sentencepiece
 
 #: Image tokens that the first published vocabulary counts before the text.
 OLD_IMAGE_TOKENS = 20_000
@@ -132,9 +132,7 @@ class ChatGLM6BTokenizer(GLMTokenizer):
 
     def _engine_encode(self, texts: list[str]) -> list[list[int]]:
         written = [write_blanks(text) for text in texts]
-        rows: list[list[int]] = self.sp_model.encode(
-            written, num_threads=available_threads(written)
-        )
+        rows = encode_pieces(self.sp_model, written)
         if not self.num_image_tokens:
             return rows
         return [[index + self.num_image_tokens for index in row] for row in rows]
