@@ -79,10 +79,11 @@ def run(
     """One run at the global batch of all cases; returns its losses, norms and final weights."""
     world = dist.get_world_size()
     micro = int(training.pop("micro", 1))
-    data = str(dialogues(scratch))
+    data = training.pop("data", None) or str(dialogues(scratch))
     generation = training.pop("generation", {"prompts": ["你好", "请问订单在哪里呢谢谢"]})
+    model = training.pop("model", None) or {"model_name_or_path": str(tiny_model(scratch))}
     config = {
-        "model": {"model_name_or_path": str(tiny_model(scratch))},
+        "model": model,
         "method": method,
         "data": {"train": data, "validation": data, "max_length": 128, "packing": packing},
         "training": {
@@ -112,6 +113,7 @@ def outcome(directory: Path) -> dict[str, object]:
         "loss": [row["loss"] for row in train],
         "grad_norm": [row["grad_norm"] for row in train],
         "steps": [row["step"] for row in train],
+        "skipped": [row["skipped_steps"] for row in train],
         "eval": [row["eval_loss"] for row in rows if row["kind"] == "eval"],
         "samples": (directory / "samples.jsonl").read_text(),
         "ranks": sorted({row["rank"] for row in rows if row["kind"] == "rank"}),
@@ -271,3 +273,52 @@ def elastic_lora_2(scratch: Path) -> object:
 
 def elastic_lora_3(scratch: Path) -> object:
     return _elsewhere(scratch, "resume_lora_3", stage=3, method="lora")
+
+
+def _poisoned(scratch: Path, share: float) -> dict[str, object]:
+    """The tiny model with one embedding that is not a number, and dialogues that hold its token."""
+    from safetensors.torch import load_file, save_file
+
+    source, target = tiny_model(scratch), scratch / "poisoned"
+    path = dialogues(scratch)
+    if dist.get_rank() == 0:
+        shutil.copytree(source, target)
+        tokenizer = load_tokenizer(source)
+        token = tokenizer.encode_text("9")[-1]
+        assert token in tokenizer.encode_text("你好9")
+        weights = load_file(target / "model.safetensors")
+        embedding = weights["transformer.embedding.word_embeddings.weight"]
+        weights["transformer.output_layer.weight"] = embedding.clone()  # the head stays clean
+        embedding[token] = float("nan")
+        keys = json.loads((target / "config.json").read_text())
+        (target / "config.json").write_text(json.dumps(keys | {"tie_word_embeddings": False}))
+        save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows[: max(1, int(share * len(rows)))]:
+            row["messages"][0]["content"] += "9"
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+        (scratch / "poisoned.jsonl").write_text("\n".join(lines) + "\n")
+    dist.barrier()
+    model = {"model_name_or_path": str(target)}
+    return {"model": model, "data": str(scratch / "poisoned.jsonl")}
+
+
+def lost_steps(scratch: Path) -> object:
+    """One of 24 dialogues makes the loss of its step not a number; the others are clean."""
+    inputs = _poisoned(scratch, 0.0)
+    found = {}
+    for stage in (1, 2, 3):
+        found[stage] = run(scratch, f"stage{stage}", stage=stage, max_steps=8, **inputs)
+    return found
+
+
+def only_lost_steps(scratch: Path) -> object:
+    """Every dialogue is bad: the run ends after ten steps, its weights untouched."""
+    from glmforge.errors import TrainingError
+
+    inputs = _poisoned(scratch, 1.0)
+    try:
+        run(scratch, "run", max_steps=30, save_steps=4, **inputs)
+    except TrainingError as error:
+        return {"message": str(error), **outcome(scratch / "run")}
+    return {"message": ""}

@@ -18,6 +18,8 @@ CASES = (
     "resume_lora_2",
     "resume_lora_3",
     "stopped_by_a_signal",
+    "lost_steps",
+    "only_lost_steps",
 )
 ALONE = ("stage_2", "stage_0", "micro_2", "micro_4", "lora_stage_2", "unpacked_rows")
 ELASTIC = (
@@ -144,3 +146,22 @@ def check_elastic(case):
     assert case["resumed"]["loss"] == pytest.approx(case["straight"]["loss"], rel=1e-7)
     assert case["resumed"]["samples"] == case["straight"]["samples"]
     assert case["left"] == []
+
+
+@pytest.mark.parametrize("stage", ["1", "2", "3"])
+def test_a_step_without_a_finite_loss_changes_nothing(two, stage):
+    """It is skipped on all ranks together and counted; the next ones go on."""
+    case = two["lost_steps"][stage]
+    lost = [number for number, loss in enumerate(case["loss"]) if loss is None]
+    assert 1 <= len(lost) <= 4
+    assert case["skipped"][-1] == len(lost)
+    clean = [loss for loss in case["loss"] if loss is not None]
+    assert clean[-1] < clean[0]
+
+
+def test_ten_lost_steps_in_a_row_end_the_run(two):
+    """With the diagnosis and the last checkpoint."""
+    case = two["only_lost_steps"]
+    assert len(case["steps"]) == 10
+    assert "for 10 step(s) in a row" in case["message"]
+    assert "Last checkpoint: step-000008" in case["message"]

@@ -5,10 +5,9 @@ divided by their number. The number is known before the first forward (the batch
 on every rank), so each micro-batch's share is exact whatever the split.
 """
 
+import math
 import time
 from typing import Any
-
-import torch
 
 from glmforge.data import StepBatches
 from glmforge.distributed.collectives import Ranks
@@ -21,6 +20,9 @@ from glmforge.train.engine import (
 )
 from glmforge.train.metrics import StepRecord, peak_gib
 from glmforge.train.session import Session
+
+MOST_LOST_STEPS = 10
+"""Steps in a row without a finite loss after which a run ends."""
 
 
 def train_step(engine: Any, batches: StepBatches, rate: float, ranks: Ranks) -> tuple[float, float]:
@@ -41,17 +43,35 @@ def train_step(engine: Any, batches: StepBatches, rate: float, ranks: Ranks) -> 
         engine.backward(nll * (ranks.world_size / batches.trained_tokens), scale_wrt_gas=False)
         if engine.is_gradient_accumulation_boundary():
             norm_before = local_gradient_norm(engine)
-        engine.step()
+        update(engine)
         share += nll.detach().double() / batches.trained_tokens
     norm = norm_before if norm_before is not None else reported_norm(engine)
     return float(share), norm
+
+
+def update(engine: Any) -> None:
+    """Let the engine end the micro-batch, and the step where it is the last one.
+
+    Raises:
+        TrainingError: fp16's loss scale is at its minimum and the gradients still overflow.
+    """
+    try:
+        engine.step()
+    except Exception as error:
+        if "loss scale already at minimum" not in str(error):
+            raise
+        raise TrainingError(
+            f"fp16: the gradients overflow even at the smallest loss scale ({loss_scale(engine)}): "
+            "use training.precision=bf16 where the GPU has it, or a lower training.learning_rate; "
+            "models trained in bf16 often overflow in fp16. The last checkpoint is untouched"
+        ) from error
 
 
 def train_loop(session: Session) -> None:
     """Train from the session's step to its last, evaluating and saving on the way.
 
     Raises:
-        TrainingError: the loss of a step is not finite.
+        TrainingError: too many steps in a row without a finite loss, or fp16 at its limit.
         Stopped: a signal asked for it; the checkpoint is written.
     """
     plan, ranks, progress = session.plan, session.ranks, session.progress
@@ -90,22 +110,32 @@ def train_loop(session: Session) -> None:
             peak_gib=max(row[3] for row in gathered),
         )
         session.recorder.step(record, gathered)
-        _stop_on_bad_loss(record, fp16=session.engine.fp16_enabled())
+        stop_on_lost_steps(session, record)
         session.after_step(stop_signal=int(max(row[5] for row in gathered)))
         mark = time.perf_counter()
 
 
-def _stop_on_bad_loss(record: StepRecord, *, fp16: bool) -> None:
-    """Stop when the loss is not a number: every further step would be wasted.
+def stop_on_lost_steps(session: Session, record: StepRecord) -> None:
+    """Count steps whose loss is not finite; end the run after too many in a row.
 
-    An overflow under fp16's dynamic loss scale shows in the gradients, not in the loss.
+    The engine leaves the weights as they were in such a step, on all ranks together (it checks the
+    reduced gradients), except at stage 0 in fp32, where the first one has spoilt them.
     """
-    if torch.isfinite(torch.tensor(record.loss)):
+    progress = session.progress
+    if math.isfinite(record.loss):
+        progress.lost_in_a_row = 0
         return
-    precision_hint = "use training.precision=bf16 where the GPU has it, or " if fp16 else ""
+    progress.lost_in_a_row += 1
+    unguarded = session.zero_stage == 0 and session.precision == "fp32"
+    session.recorder.say(f"step {record.step}: the loss is {record.loss}; no update was made")
+    if progress.lost_in_a_row < MOST_LOST_STEPS and not unguarded:
+        return
+    checkpoint = session.checkpoints / "latest"
+    last = checkpoint.read_text(encoding="utf-8").strip() if checkpoint.exists() else "none yet"
+    other = ", training.precision=bf16 where the GPU has it" if session.precision == "fp16" else ""
     raise TrainingError(
-        f"step {record.step}: the loss is {record.loss} (gradient norm {record.grad_norm}, "
-        f"learning rate {record.learning_rate:.3g}): {precision_hint}lower "
-        "training.learning_rate, and look at the rows of this step; the last checkpoint is "
-        "untouched"
+        f"step {record.step}: the loss was {record.loss} for {progress.lost_in_a_row} step(s) in a "
+        f"row (learning rate {record.learning_rate:.3g}). Try a lower training.learning_rate, a "
+        f"longer warm-up{other}; if it began at one step, look at the rows of that step (glmforge "
+        f"data check). Last checkpoint: {last}"
     )

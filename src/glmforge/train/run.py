@@ -158,6 +158,7 @@ def _prepare(
         signals=signals,
         progress=progress,
         zero_stage=planned.engine_config["zero_optimization"]["stage"],
+        precision=planned.precision,
         pad_to=config.data.max_length if fixed_width else None,
         checkpoint_bytes=one,
     )

@@ -48,6 +48,7 @@ class Session:
     signals: SignalFlag
     progress: Progress
     zero_stage: int
+    precision: str
     pad_to: int | None
     checkpoint_bytes: int
     """What the next checkpoint will take on disk: an estimate, then the last one's size."""

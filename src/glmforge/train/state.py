@@ -23,6 +23,8 @@ class Progress:
     """Optimizer updates done."""
     skipped_steps: int = 0
     """Updates among them that fp16 overflow turned into nothing."""
+    lost_in_a_row: int = 0
+    """Newest steps in a row whose loss was not finite."""
     best_eval_loss: float | None = None
     """Lowest validation loss so far, nats per trained token."""
     best_metric: float | None = None
