@@ -71,7 +71,7 @@ class _ChunkedNll(torch.autograd.Function):
                 slope_NV.div_(divisor)
             slope_NV = slope_NV.to(weight_VD.dtype)
             if grad_hidden is not None:
-                grad_hidden[start : start + chunk] = slope_NV @ weight_VD
+                grad_hidden[start : start + chunk] = _product(slope_NV, weight_VD)
             if grad_weight is not None:
                 grad_weight += _product_fp32(slope_NV.t(), part_ND)
         ctx.save_for_backward(grad_hidden, grad_weight)
@@ -91,11 +91,22 @@ class _ChunkedNll(torch.autograd.Function):
         return grad_hidden, grad_weight, None, None, None, None
 
 
+_HALVES = (torch.bfloat16, torch.float16)
+
+
 def _product_fp32(left: Tensor, right: Tensor) -> Tensor:
     # Products of chunks are added up: rounding each to half precision would show in the sum.
-    if left.device.type == "cuda" and left.dtype != torch.float32:
+    if left.device.type == "cuda" and left.dtype in _HALVES:
         return torch.mm(left, right, out_dtype=torch.float32)
     return left.float() @ right.float()
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    # A chunk is short and the vocabulary long: cuBLAS splits such sums, and by torch's default adds
+    # the pieces of a half-precision product up in half precision. A wide result is added up wide.
+    if left.device.type == "cuda" and left.dtype in _HALVES:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left @ right
 
 
 class LanguageHead(nn.Linear):
