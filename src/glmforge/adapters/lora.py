@@ -109,11 +109,13 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> PeftModel:
 def trainable_line(model: nn.Module) -> str:
     """Return "trainable params: N || all params: M || trainable%: P" (PEFT's wording).
 
-    Counts whole parameters, also where ZeRO-3 has partitioned them.
+    Counts whole parameters, also where ZeRO-3 has partitioned them or a byte holds two (4 bit).
     """
     trainable = total = 0
     for parameter in model.parameters():
         count = int(getattr(parameter, "ds_numel", parameter.numel()))
+        if parameter.dtype == torch.uint8:
+            count *= 2
         total += count
         trainable += count if parameter.requires_grad else 0
     return (

@@ -90,7 +90,7 @@ def check_requirements(
         if is_used and device.type != "cuda":
             problems.append(
                 f"{setting} is {value}, but this run is on the {device.type.upper()}, and "
-                f"bitsandbytes' kernels need a CUDA GPU: write {instead}, or run on a GPU"
+                f"bitsandbytes is run on CUDA GPUs only here: write {instead}, or run on a GPU"
             )
         elif is_used and importlib.util.find_spec("bitsandbytes") is None:
             problems.append(

@@ -134,3 +134,11 @@ def test_rslora_scales_by_the_square_root_of_the_rank():
     wrapped = add_lora(model, settings)
     scalings = {m.scaling["default"] for m in wrapped.modules() if hasattr(m, "lora_A")}
     assert scalings == {2.0}
+
+
+def test_packed_weights_are_counted_as_what_they_hold():
+    """Two 4-bit weights a byte, as PEFT counts them."""
+    packed = torch.nn.Parameter(torch.zeros(8, 1, dtype=torch.uint8), requires_grad=False)
+    model = torch.nn.Linear(2, 2, bias=False)
+    model.packed = packed
+    assert trainable_line(model).startswith("trainable params: 4 || all params: 20 ||")

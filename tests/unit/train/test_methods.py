@@ -44,7 +44,7 @@ def test_bitsandbytes_is_refused_on_the_cpu(tmp_path):
 
 def test_qlora_on_the_cpu_ends_before_anything_is_written(tmp_path):
     """The whole program: no weight is read, no run directory made."""
-    with pytest.raises(ConfigError, match="bitsandbytes' kernels need a CUDA GPU"):
+    with pytest.raises(ConfigError, match="bitsandbytes is run on CUDA GPUs only"):
         glmforge.train(config(tmp_path, "qlora"))
     assert not (tmp_path / "run").exists()
 
