@@ -9,19 +9,20 @@ would cost seconds and memory besides.
 """
 
 import os
-import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from glmforge.distributed.env import World, torch_variables
-from glmforge.errors import RankFailed
-from glmforge.launch.endings import INTERRUPTED, PASSED_ON, STOPPED, ending_in_words, urgency
 from glmforge.launch.failures import DIRECTORY, Report, read_reports
 from glmforge.launch.gpus import VISIBLE, Placement, place, visible_gpus
+from glmforge.launch.link import Failure
+from glmforge.launch.outcome import conclude, first_failure, say
 from glmforge.launch.ports import LOCAL, check_meeting_point, free_port
-from glmforge.launch.watch import RankProcess, Watched, kill, noting_signals, start, watch
+from glmforge.launch.rollcall import Part
+from glmforge.launch.watch import RankProcess, kill, noting_signals, start, watch
 
 THREADS = "OMP_NUM_THREADS"
 
@@ -33,6 +34,7 @@ def launch_local(
     gpus: str | None = None,
     master_addr: str | None = None,
     master_port: int | None = None,
+    record: Path | None = None,
 ) -> int:
     """Run `glmforge argv…` as several ranks on this machine and wait for them.
 
@@ -42,6 +44,7 @@ def launch_local(
         gpus: what `--gpus` says: indices into CUDA_VISIBLE_DEVICES, or UUIDs.
         master_addr: an address of this machine; None is 127.0.0.1.
         master_port: a TCP port; None finds a free one.
+        record: the run directory, where a dead rank is written into final.json.
 
     Returns:
         0, or the exit status by which the first failing rank said what happened (1, 2, 75, 130).
@@ -56,8 +59,8 @@ def launch_local(
     if master_addr is not None or master_port is not None:
         check_meeting_point(address, port)
     devices = f", GPUs {', '.join(placement.gpus)}" if placement.gpus else ""
-    _say(f"launch: {placement.nproc} process(es){devices}, meeting at {address}:{port}")
-    return run_ranks(_program(argv), placement, address, port)
+    say(f"launch: {placement.nproc} process(es){devices}, meeting at {address}:{port}")
+    return run_ranks(program(argv), placement, address, port, record=record)
 
 
 def run_without_gpus(argv: Sequence[str]) -> int:
@@ -66,17 +69,34 @@ def run_without_gpus(argv: Sequence[str]) -> int:
     Raises:
         RankFailed: it died.
     """
-    return run_ranks(_program(argv), Placement(nproc=1, gpus=()), LOCAL, free_port())
+    return run_ranks(program(argv), Placement(nproc=1, gpus=()), LOCAL, free_port())
 
 
-def _program(argv: Sequence[str]) -> list[str]:
+def program(argv: Sequence[str]) -> list[str]:
+    """Return the command that runs this program with arguments."""
     # `-m` puts the working directory first on the module path; the installed program does not.
     safe = [] if sys.path and sys.path[0] in ("", os.getcwd()) else ["-P"]
     return [sys.executable, *safe, "-m", "glmforge", *argv]
 
 
-def run_ranks(command: Sequence[str], placement: Placement, address: str, port: int) -> int:
+def run_ranks(
+    command: Sequence[str],
+    placement: Placement,
+    address: str,
+    port: int,
+    *,
+    part: Part | None = None,
+    record: Path | None = None,
+) -> int:
     """Run a command as several ranks, which meet at `address` and `port`; see `launch_local`.
+
+    Args:
+        command: of every rank.
+        placement: this machine's processes.
+        address: where rank 0 listens.
+        port: the same.
+        part: this machine's part of a run on several, None for a run on one.
+        record: the run directory, where a dead rank is written into final.json.
 
     Raises:
         RankFailed: a rank died: which, of what, and what that means.
@@ -84,28 +104,56 @@ def run_ranks(command: Sequence[str], placement: Placement, address: str, port: 
     with tempfile.TemporaryDirectory(prefix="glmforge-") as name, noting_signals() as signals:
         folder = Path(name)
         ranks: list[RankProcess] = []
+        first = part.first_rank if part is not None else 0
+
+        def failing_code() -> int | None:
+            """Return the code of a failure that was said here, or heard from another machine."""
+            ours = _said(ranks, read_reports(folder))
+            if part is None:
+                return ours.code if ours is not None else None
+            if ours is not None and ours.code:
+                part.link.tell(ours)
+            heard = part.link.heard()
+            return heard.code if heard is not None else ours.code if ours is not None else None
+
         try:
-            for rank in range(placement.nproc):
-                variables = _variables(rank, placement, address, port, folder)
-                ranks.append(start(rank, command, variables))
-            watched = watch(ranks, signals, lambda: _reported_code(folder), _say)
+            for local_rank in range(placement.nproc):
+                variables = _variables(local_rank, placement, address, port, folder, part)
+                ranks.append(start(first + local_rank, command, variables, folder))
+            watched = watch(ranks, signals, failing_code, say)
         finally:
             kill(ranks)
-        return _outcome(ranks, watched, read_reports(folder))
+            for item in ranks:
+                if item.tail is not None:
+                    item.tail.finish()
+            heard = part.link.heard() if part is not None else None
+            if part is not None:
+                part.link.finish()
+        total = part.world_size if part is not None else len(ranks)
+        return conclude(ranks, watched, read_reports(folder), total, heard=heard, record=record)
 
 
-def _reported_code(folder: Path) -> int | None:
-    return next((report.code for report in read_reports(folder).values()), None)
+def _said(ranks: Sequence[RankProcess], reports: Mapping[int, Report]) -> Failure | None:
+    """Return what this machine's first failing rank said, or how it ended without a word."""
+    report = first_failure(ranks, reports)
+    if report is None:
+        return None
+    return Failure(rank=report.rank, code=report.code, host=socket.gethostname(), text=report.text)
 
 
 def _variables(
-    rank: int, placement: Placement, address: str, port: int, folder: Path
+    local_rank: int,
+    placement: Placement,
+    address: str,
+    port: int,
+    folder: Path,
+    part: Part | None,
 ) -> dict[str, str]:
     """Make the environment of one rank: ours, with what torch and `read_world` look for."""
     world = World(
-        rank=rank,
-        local_rank=rank,
-        world_size=placement.nproc,
+        rank=local_rank + (part.first_rank if part is not None else 0),
+        local_rank=local_rank,
+        world_size=part.world_size if part is not None else placement.nproc,
         local_world_size=placement.nproc,
         master_addr=address,
         master_port=port,
@@ -121,40 +169,3 @@ def _variables(
 def threads_per_rank(nproc: int) -> int:
     """Return the CPU threads that each of `nproc` ranks may use: the cores, shared out."""
     return max(1, len(os.sched_getaffinity(0)) // nproc)
-
-
-def _outcome(ranks: Sequence[RankProcess], watched: Watched, reports: Mapping[int, Report]) -> int:
-    """Turn how the ranks ended into an exit status or an error; show the first one's report."""
-    if watched.killed:
-        _say("launch: killed at the second Ctrl-C")
-        return INTERRUPTED
-    first = _first_failure(ranks, reports)
-    if first is None:
-        return 0
-    if watched.signal is not None and first.code in (-watched.signal, INTERRUPTED):
-        name = signal.Signals(watched.signal).name
-        _say(f"launch: ended by {name} outside of training; no checkpoint was written for it")
-        return INTERRUPTED
-    if first.text:
-        _say(first.text)
-    words = f"rank {first.rank} of {len(ranks)} {ending_in_words(first.code)}"
-    if first.code in PASSED_ON:
-        if not first.text and first.code != STOPPED:
-            _say(f"launch: {words}")
-        return first.code
-    raise RankFailed(f"{words}. It was the first to fail; the other ranks were ended")
-
-
-def _first_failure(ranks: Sequence[RankProcess], reports: Mapping[int, Report]) -> Report | None:
-    """Find the rank whose failure caused the others'; what it said counts over how it ended."""
-    failures = [
-        reports.get(item.rank)
-        or Report(rank=item.rank, code=item.code or 0, time_ns=item.ended_ns, text="")
-        for item in ranks
-        if item.rank in reports or (item.code and not item.ended_by_us)
-    ]
-    return min(failures, key=lambda report: (urgency(report.code), report.time_ns), default=None)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -15,9 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 
 from glmforge.launch.endings import STOPPED
+from glmforge.launch.tails import Tail, wants_tail
 
 FORWARDED = {
     signal.SIGINT: signal.SIGINT,
@@ -46,7 +48,8 @@ class RankProcess:
     """A started rank; what is known of its end.
 
     `code` is the return code as `subprocess` gives it, `ended_ns` when it was seen (nanoseconds
-    since 1970), `ended_by_us` whether the launcher had told it to end by then.
+    since 1970), `ended_by_us` whether the launcher had told it to end by then, `tail` its last
+    lines where they go through us.
     """
 
     rank: int
@@ -54,6 +57,7 @@ class RankProcess:
     code: int | None = None
     ended_ns: int = 0
     ended_by_us: bool = False
+    tail: Tail | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +70,17 @@ class Watched:
     killed: bool
 
 
-def start(rank: int, command: Sequence[str], variables: Mapping[str, str]) -> RankProcess:
-    """Start one rank in a session of its own, so that Ctrl-C reaches it through us only."""
+def start(
+    rank: int, command: Sequence[str], variables: Mapping[str, str], folder: Path
+) -> RankProcess:
+    """Start one rank in a session of its own, so that Ctrl-C reaches it through us only.
+
+    Args:
+        rank: among all ranks.
+        command: what it runs.
+        variables: its environment.
+        folder: where its standard error goes, to be copied to ours.
+    """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     parent = os.getpid()
 
@@ -78,14 +91,16 @@ def start(rank: int, command: Sequence[str], variables: Mapping[str, str]) -> Ra
             if os.getppid() != parent:
                 os._exit(1)
 
+    tail = Tail(folder / f"rank-{rank:05d}.stderr") if wants_tail(rank) else None
     process = subprocess.Popen(
         list(command),
         env=dict(variables),
         stdin=subprocess.DEVNULL,
+        stderr=tail.sink if tail is not None else None,
         start_new_session=True,
         preexec_fn=end_with_parent,
     )
-    return RankProcess(rank=rank, process=process)
+    return RankProcess(rank=rank, process=process, tail=tail)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,7 +162,8 @@ def watch(
                 killed = True
                 kill(ranks)
         _note_ends(ranks)
-        code = next((item.code for item in ranks if item.code), None) or reported_code()
+        reported = reported_code()
+        code = next((item.code for item in ranks if item.code), None) or reported
         if code and deadline is None:
             patience = STOP_SECONDS if code == STOPPED else ALONE_SECONDS
             deadline = time.monotonic() + patience

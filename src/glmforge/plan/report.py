@@ -123,23 +123,18 @@ def make_plan(
     )
     work = workload_of(config, engine, sizes, shape, precision)
     written = judge(shape, work, machine)
+    bad, doubtful = precision_verdict(precision, card, shape.family.name)
     found = [
         *problems,
         *request_problems(config, shape, work),
-        *_position_problems(config, shape, model_config),
+        *_position_problems(config, model_config),
+        *([bad] if bad else []),
+        *([] if written.fits else _misfit(shape, written, machine)),
     ]
-    bad, doubtful = precision_verdict(precision, card, shape.family.name)
-    found += [bad] if bad else []
-    warnings = [doubtful] if doubtful else []
-    if not written.fits:
-        found += _misfit(shape, written, machine)
-    warnings += bucket_warnings(engine, machine.card_gib)
+    warnings = [*([doubtful] if doubtful else []), *bucket_warnings(engine, machine.card_gib)]
     length = run_length(config, facts, sizes) if facts is not None else None
     if facts is not None and length is not None:
         warnings += length_warnings(config, facts, sizes, length)
-    notes = [*unusual_settings(config), *stage_3_notes(config, work, engine)]
-    if work.is_low_rank and world_size > 1 and work.zero_stage < 3:
-        notes.append(why_cards_do_not_help(shape, work))
     return Plan(
         shape=shape,
         machine=machine,
@@ -151,11 +146,21 @@ def make_plan(
         disk_gib=disk_bytes(config, shape, written) / GIB,
         problems=tuple(found),
         warnings=tuple(warnings),
-        notes=tuple(notes),
+        notes=tuple(_notes(config, shape, written, engine)),
     )
 
 
-def _position_problems(config: RunConfig, shape: ModelShape, model_config: Any) -> list[str]:
+def _notes(
+    config: RunConfig, shape: ModelShape, written: Candidate, engine: dict[str, Any]
+) -> list[str]:
+    work = written.workload
+    notes = [*unusual_settings(config), *stage_3_notes(config, work, engine)]
+    if work.is_low_rank and work.world_size > 1 and work.zero_stage < 3:
+        notes.append(why_cards_do_not_help(shape, work))
+    return notes
+
+
+def _position_problems(config: RunConfig, model_config: Any) -> list[str]:
     positions = getattr(model_config, "max_position_embeddings", None)
     if positions is None or config.data.max_length <= positions:
         return []

@@ -78,7 +78,8 @@ def test_a_killed_rank_is_named_with_its_signal_and_ends_the_others(impatient: N
     message = str(caught.value)
     assert message.startswith("rank 1 of 2 died of signal 9 (SIGKILL): ended by the system")
     assert "memory (RAM) was full" in message
-    assert message.endswith("It was the first to fail; the other ranks were ended")
+    assert "It was the first to fail, on " in message
+    assert message.endswith("; the other ranks were ended")
 
 
 def test_the_promised_times_add_up_to_less_than_30_seconds() -> None:
@@ -101,6 +102,9 @@ def test_what_a_dead_rank_started_is_ended_too(impatient: None, tmp_path: Path) 
     with pytest.raises(RankFailed):
         ranks(program)
     pid = int((tmp_path / "pid").read_text())
+    end = time.monotonic() + 5
+    while _runs(pid) and time.monotonic() < end:  # SIGKILL is sent; dying takes a moment
+        time.sleep(0.01)
     assert not _runs(pid)
 
 
@@ -244,7 +248,8 @@ def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
     while not all((tmp_path / f"{rank}.got").exists() for rank in (0, 1)):
         assert time.monotonic() < end
         time.sleep(0.05)
-    assert (tmp_path / "0.got").read_text() == f"{signal.SIGTERM:d} "
+    # Once for each thread of the launcher that ends (prctl(2)); a run takes the first.
+    assert set((tmp_path / "0.got").read_text().split()) == {f"{signal.SIGTERM:d}"}
 
 
 def test_nothing_starts_where_the_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,124 @@
+"""How a launch ended: which rank failed first, what that means, and where it is written.
+
+Owns the verdict over all ranks of this machine (and what other machines told), its words, and the
+entry in the run's final.json. Processes are ``watch.py``'s.
+"""
+
+import json
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from glmforge.errors import RankFailed
+from glmforge.launch.endings import INTERRUPTED, PASSED_ON, STOPPED, ending_in_words, urgency
+from glmforge.launch.failures import Report
+from glmforge.launch.link import Failure
+from glmforge.launch.watch import RankProcess, Watched
+
+
+def conclude(
+    ranks: Sequence[RankProcess],
+    watched: Watched,
+    reports: Mapping[int, Report],
+    total: int,
+    *,
+    heard: Failure | None = None,
+    record: Path | None = None,
+) -> int:
+    """Turn how the ranks ended into an exit status or an error; show the first one's report.
+
+    Args:
+        ranks: of this machine, all ended.
+        watched: signals that came meanwhile.
+        reports: what failing ranks said.
+        total: ranks of all machines.
+        heard: the first failure of another machine, which ended the ranks here.
+        record: the run directory; a dead rank is written into its final.json.
+
+    Raises:
+        RankFailed: a rank or a machine died.
+    """
+    if watched.killed:
+        say("launch: killed at the second Ctrl-C")
+        return INTERRUPTED
+    first = first_failure(ranks, reports)
+    if heard is not None and (first is None or urgency(first.code) >= urgency(heard.code)):
+        return _conclude_heard(heard, total, record)
+    if first is None:
+        return 0
+    if watched.signal is not None and first.code in (-watched.signal, INTERRUPTED):
+        name = signal.Signals(watched.signal).name
+        say(f"launch: ended by {name} outside of training; no checkpoint was written for it")
+        return INTERRUPTED
+    if first.text:
+        say(first.text)
+    words = f"rank {first.rank} of {total} {ending_in_words(first.code)}"
+    if first.code in PASSED_ON:
+        if not first.text and first.code != STOPPED:
+            say(f"launch: {words}")
+        return first.code
+    host = socket.gethostname()
+    tail = next((item.tail for item in ranks if item.rank == first.rank), None)
+    lines = tail.last_lines() if tail is not None and not first.text else []
+    shown = "\nIts last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
+    _record(record, rank=first.rank, code=first.code, host=host, words=words, lines=lines)
+    raise RankFailed(
+        f"{words}. It was the first to fail, on {host}; the other ranks were ended{shown}"
+    )
+
+
+def _conclude_heard(heard: Failure, total: int, record: Path | None) -> int:
+    """Conclude from another machine's failure.
+
+    Raises:
+        RankFailed: a rank died there, or the machine went away.
+    """
+    if heard.rank < 0:
+        _record(record, rank=None, code=heard.code, host=heard.host, words=heard.text, lines=[])
+        raise RankFailed(f"{heard.text}. The ranks of this machine were ended")
+    words = f"rank {heard.rank} of {total} {ending_in_words(heard.code)}"
+    if heard.code in PASSED_ON:
+        say(f"launch: {words} on {heard.host}, whose output says why")
+        return heard.code
+    _record(record, rank=heard.rank, code=heard.code, host=heard.host, words=words, lines=[])
+    raise RankFailed(
+        f"{words}. It was the first to fail, on {heard.host}, whose output has its last lines; the "
+        "ranks of this machine were ended"
+    )
+
+
+def first_failure(ranks: Sequence[RankProcess], reports: Mapping[int, Report]) -> Report | None:
+    """Find the rank whose failure caused the others'; what it said counts over how it ended."""
+    failures = [
+        reports.get(item.rank)
+        or Report(rank=item.rank, code=item.code or 0, time_ns=item.ended_ns, text="")
+        for item in ranks
+        if item.rank in reports or (item.code and not item.ended_by_us)
+    ]
+    return min(failures, key=lambda report: (urgency(report.code), report.time_ns), default=None)
+
+
+def _record(
+    directory: Path | None, *, rank: int | None, code: int, host: str, words: str, lines: list[str]
+) -> None:
+    """Write how the run ended into its directory, where the run had begun to write one."""
+    if directory is None or not (directory / "config.yaml").is_file():
+        return
+    values = {
+        "status": "failed",
+        "rank": rank,
+        "host": host,
+        "code": code,
+        "problem": words,
+        "last_lines": lines,
+    }
+    temporary = directory / ".tmp-final.json"
+    temporary.write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")
+    temporary.replace(directory / "final.json")
+
+
+def say(line: str) -> None:
+    """Print a line for the user."""
+    print(line, file=sys.stderr, flush=True)

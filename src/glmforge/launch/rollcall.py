@@ -1,0 +1,206 @@
+"""The meeting of several machines before any rank starts: who is there, and who is missing.
+
+Node 0 listens at the rendezvous address; every other node's launcher calls there and says who it
+is. When all have come, each learns its ranks and where rank 0 will listen. Nothing of torch is
+needed: a missing machine or a wrong node rank is named in a minute, not in a traceback.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from glmforge.errors import LaunchError
+from glmforge.launch.link import Link, Peer
+from glmforge.launch.ports import check_meeting_point, free_port
+
+MEETING_SECONDS = 60.0
+_RETRY_SECONDS = 0.2
+_HELLO_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What one machine says of itself."""
+
+    node: int
+    num_nodes: int
+    nproc: int
+    host: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """This machine's part of a run on several: its first rank of `world_size`, and rank 0's place.
+
+    `link` stays open while the ranks run.
+    """
+
+    first_rank: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    link: Link
+
+
+def meet(node: Node, address: str, port: int, say: Callable[[str], None]) -> Part:
+    """Meet the other machines.
+
+    Args:
+        node: this machine.
+        address: of node 0, as all machines reach it.
+        port: where node 0's launcher listens.
+        say: prints a line for the user.
+
+    Raises:
+        LaunchError: not all came within a minute (says who is missing), or this one was refused.
+    """
+    if node.node == 0:
+        return _hold(node, address, port, say)
+    return _join(node, address, port)
+
+
+def _hold(node: Node, address: str, port: int, say: Callable[[str], None]) -> Part:
+    check_meeting_point(address, port)
+    deadline = time.monotonic() + MEETING_SECONDS
+    there: dict[int, tuple[Node, Peer]] = {}
+    refused: list[str] = []
+    with socket.create_server((address, port)) as server:
+        while len(there) < node.num_nodes - 1:
+            server.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                _give_up(node, there, refused, f"{address}:{port}")
+            said = _hello(connection)
+            wrong = (
+                "it said nothing that was understood" if said is None else _fault(said, node, there)
+            )
+            if said is None or wrong:
+                refused.append(f"refused {said.host if said else 'a caller'}: {wrong}")
+                say(f"launch: {refused[-1]}")
+                _answer(connection, {"error": wrong})
+                connection.close()
+                continue
+            there[said.node] = (said, Peer(said.node, said.host, connection))
+    return _deal(node, there, address)
+
+
+def _fault(said: Node, node: Node, there: dict[int, tuple[Node, Peer]]) -> str | None:
+    """Say why a machine cannot take part, or None."""
+    if said.num_nodes != node.num_nodes:
+        return f"--nnodes is {said.num_nodes} there and {node.num_nodes} on node 0"
+    if not 0 <= said.node < node.num_nodes:
+        return f"--node-rank {said.node} is not one of 0 to {node.num_nodes - 1}"
+    if said.node == 0 or said.node in there:
+        holder = node.host if said.node == 0 else there[said.node][0].host
+        return f"--node-rank {said.node} is taken by {holder}: each machine needs its own"
+    if said.version != node.version:
+        return f"glmforge {said.version} is there and {node.version} on node 0: install one version"
+    return None
+
+
+def _give_up(
+    node: Node, there: dict[int, tuple[Node, Peer]], refused: list[str], place: str
+) -> None:
+    """Tell everyone who is missing.
+
+    Raises:
+        LaunchError: always.
+    """
+    missing = [number for number in range(1, node.num_nodes) if number not in there]
+    present = [f"0 ({node.host})", *(f"{n} ({said.host})" for n, (said, _) in there.items())]
+    error = (
+        f"node {', '.join(map(str, missing))} of {node.num_nodes} did not come to {place} within "
+        f"{MEETING_SECONDS:.0f} s; there were node {', '.join(present)}. Start the same command "
+        f"there with --node-rank {missing[0]}, and see that {place} can be reached from it"
+    )
+    for _, peer in there.values():
+        peer.send({"error": error})
+        peer.close()
+    raise LaunchError([error, *refused])
+
+
+def _deal(node: Node, there: dict[int, tuple[Node, Peer]], address: str) -> Part:
+    """Give every machine its ranks."""
+    counts = [node.nproc, *(there[number][0].nproc for number in range(1, node.num_nodes))]
+    port = free_port()
+    for number, (_, peer) in there.items():
+        peer.send(
+            {
+                "first_rank": sum(counts[:number]),
+                "world_size": sum(counts),
+                "master_addr": address,
+                "master_port": port,
+            }
+        )
+    return Part(
+        first_rank=0,
+        world_size=sum(counts),
+        master_addr=address,
+        master_port=port,
+        link=Link(0, [peer for _, peer in there.values()]),
+    )
+
+
+def _join(node: Node, address: str, port: int) -> Part:
+    deadline = time.monotonic() + MEETING_SECONDS
+    connection = _connect(address, port, deadline)
+    hello = {name: getattr(node, name) for name in Node.__dataclass_fields__}
+    _answer(connection, hello)
+    # Node 0 began to wait earlier or later than this one: its answer may take its whole minute.
+    connection.settimeout(MEETING_SECONDS + _HELLO_SECONDS)
+    line = _line(connection)
+    if line is None:
+        raise LaunchError(
+            f"node 0 at {address}:{port} went away before all had come; its own output says why"
+        )
+    answer = json.loads(line)
+    if "error" in answer:
+        connection.close()
+        raise LaunchError(f"node 0 at {address}:{port}: {answer['error']}")
+    return Part(link=Link(node.node, [Peer(0, address, connection)]), **answer)
+
+
+def _connect(address: str, port: int, deadline: float) -> socket.socket:
+    while True:
+        try:
+            return socket.create_connection((address, port), timeout=_HELLO_SECONDS)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise LaunchError(
+                    f"node 0 does not answer at {address}:{port} within {MEETING_SECONDS:.0f} s "
+                    f"({error.strerror or error}): start the same command there with --node-rank "
+                    "0, or correct --rdzv"
+                ) from None
+            time.sleep(_RETRY_SECONDS)
+
+
+def _hello(connection: socket.socket) -> Node | None:
+    connection.settimeout(_HELLO_SECONDS)
+    line = _line(connection)
+    try:
+        return None if line is None else Node(**json.loads(line))
+    except (json.JSONDecodeError, UnicodeDecodeError, TypeError):
+        return None
+
+
+def _line(connection: socket.socket) -> bytes | None:
+    """Read up to the end of a line; None where the other side stops before it."""
+    read = b""
+    while not read.endswith(b"\n"):
+        try:
+            byte = connection.recv(1)
+        except OSError:
+            return None
+        if not byte or len(read) > 1 << 16:
+            return None
+        read += byte
+    return read
+
+
+def _answer(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")

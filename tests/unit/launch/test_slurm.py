@@ -1,0 +1,84 @@
+"""The Slurm job: what the script says, and what happens with and without sbatch."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from glmforge.errors import LaunchError
+from glmforge.launch.slurm import SlurmJob, submit, write_job
+
+
+def job(tmp_path: Path, *arguments: str) -> SlurmJob:
+    return SlurmJob(
+        nodes=2,
+        tasks_per_node=8,
+        arguments=("run config.yaml", *arguments),
+        directory=tmp_path,
+        run_dir=tmp_path / "runs" / "first",
+    )
+
+
+def test_the_script_asks_for_machines_a_warning_and_another_turn(tmp_path: Path) -> None:
+    """One task a GPU, SIGUSR1 two minutes before the end, requeue at status 75."""
+    script = write_job(job(tmp_path), ["glmforge"])
+    text = script.read_text()
+    assert script == tmp_path / "runs" / "first.sbatch"
+    for line in (
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=8",
+        "#SBATCH --gpus-per-node=8",
+        "#SBATCH --requeue",
+        "#SBATCH --signal=USR1@120",
+        "srun --kill-on-bad-exit=1 glmforge train 'run config.yaml' --resume auto",
+    ):
+        assert line in text.splitlines()
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+
+
+def test_a_resume_that_was_written_stays(tmp_path: Path) -> None:
+    """--resume is given once."""
+    text = write_job(job(tmp_path, "--resume", "runs/first"), ["glmforge"]).read_text()
+    assert "--resume runs/first\n" in text
+    assert "--resume auto" not in text
+
+
+@pytest.mark.parametrize("code", [0, 75, 4])
+def test_only_a_stop_with_a_checkpoint_is_requeued(tmp_path: Path, code: int) -> None:
+    """The script is run with stand-ins for srun and scontrol."""
+    script = write_job(job(tmp_path), ["glmforge"])
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "srun").write_text(f"#!/bin/sh\nexit {code}\n")
+    (tools / "scontrol").write_text(f"#!/bin/sh\necho $@ > {tmp_path}/asked\n")
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    variables = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
+    assert subprocess.run(["bash", str(script)], env=variables, check=False).returncode == code
+    asked = tmp_path / "asked"
+    assert asked.exists() == (code == 75)
+    if code == 75:
+        assert asked.read_text() == "requeue 17\n"
+
+
+def test_without_sbatch_nothing_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script is there to be taken to the cluster."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert submit(tmp_path / "x.sbatch") is None
+
+
+def test_sbatch_is_asked_and_its_refusal_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in accepts, then refuses."""
+    sbatch = tmp_path / "sbatch"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    sbatch.write_text("#!/bin/sh\necho Submitted batch job 17\n")
+    sbatch.chmod(0o755)
+    assert submit(tmp_path / "x.sbatch") == "Submitted batch job 17"
+    sbatch.write_text("#!/bin/sh\necho invalid partition >&2\nexit 1\n")
+    with pytest.raises(LaunchError, match="invalid partition"):
+        submit(tmp_path / "x.sbatch")
