@@ -34,6 +34,9 @@ Repair = Annotated[
 ]
 Column = Annotated[list[str] | None, typer.Option(help="OUR_FIELD=THEIR_FIELD; may be repeated.")]
 
+PAGE_ROWS = 2000
+"""Rows that one preview page holds; a browser shows so many at once without waiting."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inputs:
@@ -156,7 +159,7 @@ def preview(
     flag: Annotated[str | None, typer.Option(help="Only rows with this flag.")] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Write the token ids too.")] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write one page with all rows from --row on.")
+        Path | None, typer.Option(help="Write one page with up to 2,000 rows from --row on.")
     ] = None,
 ) -> None:
     """Show rows token by token, trained spans coloured, in the terminal or as a page."""
@@ -181,9 +184,10 @@ def preview(
     )
     chosen = (found for found in rows if flag is None or flag in found.flags)
     if html is not None:
-        page = preview_page(islice(chosen, row - 1, None), ", ".join(inputs.train))
-        html.write_text(page, encoding="utf-8")
-        print(f"page written to {html}")
+        shown = list(islice(chosen, row - 1, row - 1 + PAGE_ROWS))
+        html.write_text(preview_page(shown, ", ".join(inputs.train)), encoding="utf-8")
+        more = f", the first {PAGE_ROWS:,}: choose others with --row" if next(chosen, None) else ""
+        print(f"page with {len(shown):,} rows written to {html}{more}")
         return
     from rich.console import Console
 

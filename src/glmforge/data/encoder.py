@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+_SHORT = 8  # characters of a text that is kept for good: "\n" stands in every message
+_SHORT_KEPT = 4096
+
 
 class TokenizerLike(Protocol):
     """What the data room needs of a tokenizer of the ChatGLM families."""
@@ -29,6 +32,7 @@ class TextEncoder:
     def __init__(self, tokenizer: TokenizerLike) -> None:
         self._tokenizer = tokenizer
         self._known: dict[str, list[int]] = {}
+        self._short: dict[str, list[int]] = {}
         self._recorded: dict[str, None] | None = None
 
     def __call__(self, text: str) -> list[int]:
@@ -37,7 +41,16 @@ class TextEncoder:
             self._recorded[text] = None
             return []
         known = self._known.get(text)
-        return self._tokenizer.encode_text(text) if known is None else known
+        if known is not None:
+            return known
+        if len(text) > _SHORT:
+            return self._tokenizer.encode_text(text)
+        ids = self._short.get(text)
+        if ids is None:
+            ids = self._tokenizer.encode_text(text)
+            if len(self._short) < _SHORT_KEPT:
+                self._short[text] = ids
+        return ids
 
     @contextmanager
     def prefetching(self) -> Iterator[None]:

@@ -39,8 +39,8 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Training rows</title>
 <style>
-:root { --ink:#1d2329; --paper:#fbfaf7; --line:#d9d5cb; --trained:#cfe9d3; --trained2:#b9dec0;
-  --control:#7a4d00; --flag:#8a3b12; --faint:#7b8087; }
+:root { color-scheme:light dark; --ink:#1d2329; --paper:#fbfaf7; --line:#d9d5cb;
+  --trained:#cfe9d3; --trained2:#b9dec0; --control:#7a4d00; --flag:#8a3b12; --faint:#62686f; }
 @media (prefers-color-scheme: dark) { :root { --ink:#e6e4df; --paper:#17191c; --line:#33373c;
   --trained:#1f4a2b; --trained2:#2a5c38; --control:#f0bd6a; --flag:#ffb38a; --faint:#8d9299; } }
 * { box-sizing:border-box }
@@ -51,7 +51,9 @@ header { position:sticky; top:0; background:var(--paper); border-bottom:1px soli
 h1 { font-size:1rem; margin:0 auto 0 0 }
 button, select { font:inherit; padding:.15rem .7rem; border:1px solid var(--line);
   border-radius:.4rem; background:transparent; color:inherit }
-select option { color:#1d2329 }
+button:hover { border-color:var(--faint) }
+nav { display:flex; gap:.6rem; align-items:center; white-space:nowrap }
+#place { min-width:4.5rem; text-align:center; font-variant-numeric:tabular-nums }
 main { max-width:62rem; margin:0 auto; padding:1rem }
 #about { color:var(--faint); margin:0 0 .6rem }
 #notes { color:var(--flag); margin:0 0 1rem; padding-left:1.2rem }
@@ -61,20 +63,22 @@ main { max-width:62rem; margin:0 auto; padding:1rem }
 .trained { background:var(--trained) !important }
 .trained:nth-child(odd) { background:var(--trained2) !important }
 .control { color:var(--control); font:600 .85em ui-monospace, monospace }
+.role::before { content:"\\A"; white-space:pre }
 .ids { display:none; color:var(--faint); font:.7em ui-monospace, monospace; padding:0 .2em }
 body.with-ids .ids { display:inline }
-.key { padding:0 .4rem; border-radius:.2rem }
+.key { color:var(--ink); padding:0 .4rem; border-radius:.2rem }
 footer { color:var(--faint); max-width:62rem; margin:0 auto; padding:0 1rem 2rem; font-size:.85rem }
 </style></head><body>
 <header><h1 id="title"></h1>
 <label>flag <select id="flag"></select></label>
-<button id="previous" aria-label="previous row">&larr; previous</button>
+<nav><button id="previous" aria-label="previous row">&larr; previous</button>
 <span id="place" aria-live="polite"></span>
-<button id="next" aria-label="next row">next &rarr;</button>
+<button id="next" aria-label="next row">next &rarr;</button></nav>
 <label><input type="checkbox" id="ids"> ids</label></header>
 <main><p id="about"></p><ul id="notes"></ul><div id="row"></div></main>
 <footer><span class="key trained">trained</span>: the model learns to write these tokens. Everything
-else it only reads. ⏎ marks a newline token. Arrow keys step.</footer>
+else it only reads. ⏎ marks a newline token; a role token begins a line here, not in the data.
+Arrow keys step.</footer>
 <script>
 "use strict";
 const rows = @ROWS@, title = @TITLE@;
@@ -83,19 +87,24 @@ let chosen = rows, number = 0;
 function piece(token) {
   const [text, trained, control, ids] = token;
   const span = document.createElement("span");
-  span.className = "t" + (trained ? " trained" : "") + (control ? " control" : "");
-  span.textContent = control ? text : text.replaceAll("\\n", "⏎\\n");
+  span.className = "t" + (trained ? " trained" : "") + (control ? " control" : "") +
+    (control && /^<\\|\\w+\\|>$/.test(text) ? " role" : "");
+  const words = control ? text : text.replaceAll("\\n", "⏎\\n");
+  const ended = words.endsWith("\\n");  // the ids of a newline stand before it
+  span.textContent = ended ? words.slice(0, -1) : words;
   const small = document.createElement("span");
   small.className = "ids";
   small.textContent = ids.join(" ");
-  span.append(small);
+  span.append(small, ended ? "\\n" : "");
   return span;
 }
 function show() {
   const row = chosen[number];
   at("place").textContent = chosen.length ? (number + 1) + " / " + chosen.length : "no row";
-  at("about").textContent = !row ? "" : row.source + " — " + row.total_tokens + " tokens, " +
-    row.trained_tokens + " trained" + (row.flags.length ? " — " + row.flags.join(", ") : "");
+  const sizes = row && (row.tokens.length ?
+    row.total_tokens + " tokens, " + row.trained_tokens + " trained" : "gives no row");
+  at("about").textContent = !row ? "" :
+    row.source + " — " + sizes + (row.flags.length ? " — " + row.flags.join(", ") : "");
   at("notes").replaceChildren(...(row ? row.notes : []).map(note => {
     const item = document.createElement("li");
     item.textContent = note;
