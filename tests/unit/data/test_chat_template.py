@@ -1,6 +1,8 @@
 """Tokenizers with their own chat template: labels by comparing renderings."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -124,3 +126,25 @@ def test_without_a_template_only_pairs_and_text_are_possible():
     assert (text, whole) == ("答一<|endoftext|>", "问一答一<|endoftext|>")
     with pytest.raises(DataError, match="no chat template"):
         encode_rows(DIALOGUE, tokenizer)
+
+
+TEXTS = st.text(st.characters(exclude_characters="<[", exclude_categories=["Cs"]), min_size=1)
+
+
+@settings(max_examples=40)
+@given(turns=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3))
+@pytest.mark.parametrize(("template", "stop"), [(CHATML, "<|im_end|>"), (ROLES, "<|user|>")])
+def test_decoded_labels_are_the_answers_of_any_dialogue(template, stop, turns):
+    """And what stands before each of them is the generation prompt of its history."""
+    tokenizer = tokenizer_with(template, eos=stop)
+    messages = []
+    for question, answer in turns:
+        messages.append({"role": "user", "content": question})
+        messages.append({"role": "assistant", "content": answer})
+    ((ids, labels),) = encode_rows(messages, tokenizer)
+    trained = tokenizer.decode([label for label in labels if label != -100])
+    newline = "\n" if template is ROLES else ""
+    assert trained == "".join(f"{newline}{answer}{stop}" for _, answer in turns)
+    for turn in range(len(turns)):
+        prompt = generation_prompt(messages[: 2 * turn + 1], tokenizer)
+        assert ids[: len(prompt)] == prompt
