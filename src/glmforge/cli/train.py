@@ -11,6 +11,15 @@ from typing import Annotated
 
 import typer
 
+from glmforge.cli.machines import (
+    Hostfile,
+    MachineOptions,
+    NodeRank,
+    NumNodes,
+    Rendezvous,
+    Slurm,
+    leave_for_machines,
+)
 from glmforge.cli.output import print_json
 from glmforge.config import RunConfig, load_config_file
 from glmforge.config.explain import explain_text
@@ -80,6 +89,11 @@ def train(
     master_addr: MasterAddress = None,
     master_port: MasterPort = None,
     deepspeed: DeepSpeedFile = None,
+    nnodes: NumNodes = None,
+    node_rank: NodeRank = None,
+    rdzv: Rendezvous = None,
+    hostfile: Hostfile = None,
+    slurm: Slurm = False,
     resume: Resume = None,
     as_json: AsJson = False,
     help_config: HelpConfig = False,
@@ -104,15 +118,20 @@ def train(
     run = load_config_file(config, settings, check_paths=True, resume=resume)
     _refuse_launch_settings(run, world)
     launch = run.launch
+    argv = ["train", str(config), *settings, *(["--json"] if as_json else [])]
+    argv += ["--resume", resume] if resume is not None else []
+    machines = MachineOptions(nnodes, node_rank, rdzv, hostfile, slurm)
+    if (status := leave_for_machines(machines, run, argv, world)) is not None:
+        raise typer.Exit(status)
     if world.launcher == "none" and ((launch.nproc or 1) > 1 or launch.gpus is not None):
         _prepare_first(run, config, settings)
-        argv = ["train", str(config), *settings, *(["--json"] if as_json else [])]
         code = launch_local(
-            argv + (["--resume", resume] if resume is not None else []),
+            argv,
             nproc=launch.nproc,
             gpus=launch.gpus,
             master_addr=launch.master_addr,
             master_port=launch.master_port,
+            record=Path(run.training.output_dir),
         )
         raise typer.Exit(code)
     from glmforge.train import train as run_train

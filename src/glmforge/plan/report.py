@@ -110,15 +110,10 @@ def make_plan(
     """
     shape = shape_of(model_config)
     precision = planned_precision(config, card)
-    training = config.training
-    sizes = batch_sizes(
-        training.per_device_train_batch_size,
-        training.gradient_accumulation_steps,
-        world_size,
-        packing=is_packed(config, shape),
-    )
+    sizes = _sizes(config, shape, world_size)
+    norm = config.training.max_grad_norm
     engine = write_config(
-        EngineSettings(sizes=sizes, precision=precision, max_grad_norm=training.max_grad_norm),
+        EngineSettings(sizes=sizes, precision=precision, max_grad_norm=norm),
         read_map(config.deepspeed),
     )
     work = workload_of(config, engine, sizes, shape, precision)
@@ -147,6 +142,16 @@ def make_plan(
         problems=tuple(found),
         warnings=tuple(warnings),
         notes=tuple(_notes(config, shape, written, engine)),
+    )
+
+
+def _sizes(config: RunConfig, shape: ModelShape, world_size: int) -> BatchSizes:
+    training = config.training
+    return batch_sizes(
+        training.per_device_train_batch_size,
+        training.gradient_accumulation_steps,
+        world_size,
+        packing=is_packed(config, shape),
     )
 
 

@@ -109,6 +109,7 @@ def test_several_processes_are_launched_with_the_same_settings(program: Program)
         "train", "c.yaml", "training.seed=3", "launch.nproc=2", "launch.master_port=29555",
         'deepspeed="ds.json"', "--json", "--resume", "auto",
     ]  # fmt: skip
+    assert options.pop("record") == Path("run")
     assert options == {"nproc": 2, "gpus": None, "master_addr": None, "master_port": 29555}
 
 

@@ -1,0 +1,122 @@
+"""Options of `glmforge train` about several machines and Slurm, and what they start.
+
+Owns the options' types and the two ways in which a run leaves this process for other machines;
+the work is in `glmforge.launch`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glmforge.config import RunConfig
+from glmforge.distributed.env import World
+from glmforge.errors import UsageError
+from glmforge.launch.nodes import launch_nodes, node_settings
+from glmforge.launch.slurm import SlurmJob, submit, write_job
+
+NumNodes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Machines of the run; the same command is started on each."),
+]
+NodeRank = Annotated[
+    int | None, typer.Option(min=0, help="Which machine this is, 0 to --nnodes - 1.")
+]
+Rendezvous = Annotated[
+    str | None, typer.Option("--rdzv", help="Where machine 0 listens: HOST[:PORT].")
+]
+Hostfile = Annotated[
+    Path | None,
+    typer.Option(help="The machines, one a line (worker-1 slots=8), in place of --nnodes."),
+]
+Slurm = Annotated[
+    bool, typer.Option("--slurm", help="Write a Slurm job script, and submit it where sbatch is.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """What the command line says about machines."""
+
+    nnodes: int | None
+    node_rank: int | None
+    rdzv: str | None
+    hostfile: Path | None
+    slurm: bool
+
+    def given(self) -> list[str]:
+        """Name the options that were written."""
+        values = {
+            "--nnodes": self.nnodes,
+            "--node-rank": self.node_rank,
+            "--rdzv": self.rdzv,
+            "--hostfile": self.hostfile,
+            "--slurm": self.slurm or None,
+        }
+        return [name for name, value in values.items() if value is not None]
+
+
+def leave_for_machines(
+    options: MachineOptions, run: RunConfig, argv: Sequence[str], world: World
+) -> int | None:
+    """Start this machine's part, or write the Slurm job; None for a run on this machine alone.
+
+    Args:
+        options: what the command line says.
+        run: the checked config.
+        argv: arguments of the program for each rank, "train" first.
+        world: who this process is.
+
+    Returns:
+        The exit status, or None where there is nothing of the kind to do.
+
+    Raises:
+        UsageError: options about machines under a launcher that has decided already.
+        LaunchError: machines, hostfile or script do not work out.
+        RankFailed: a rank or a machine died.
+    """
+    written = options.given()
+    if written and world.launcher not in ("none", "glmforge"):
+        raise UsageError(
+            f"{', '.join(written)}: {world.launcher} has started this program and decides about "
+            f"machines; leave {', '.join(written)} out"
+        )
+    if world.launcher != "none":
+        return None
+    launch, directory = run.launch, Path(run.training.output_dir)
+    if options.slurm:
+        _slurm(options, run, argv)
+        return 0
+    machines = node_settings(
+        nnodes=options.nnodes,
+        node_rank=options.node_rank,
+        rdzv=options.rdzv,
+        hostfile=options.hostfile,
+        nproc=launch.nproc,
+    )
+    if machines is None:
+        return None
+    return launch_nodes(argv, machines, gpus=launch.gpus, record=directory)
+
+
+def _slurm(options: MachineOptions, run: RunConfig, argv: Sequence[str]) -> None:
+    if others := [name for name in options.given() if name not in ("--slurm", "--nnodes")]:
+        raise UsageError(f"--slurm with {', '.join(others)}: Slurm chooses the machines")
+    launch = run.launch
+    listed = len(launch.gpus.split(",")) if launch.gpus is not None else 1
+    # srun decides about processes and cards: what the config says of them is for this script only.
+    words = [*argv[1:], "launch.nproc=null", "launch.gpus=null"]
+    job = SlurmJob(
+        nodes=options.nnodes or 1,
+        tasks_per_node=launch.nproc or listed,
+        arguments=tuple(words),
+        directory=Path.cwd(),
+        run_dir=Path(run.training.output_dir),
+    )
+    script = write_job(job, ["glmforge"])
+    said = submit(script)
+    print(
+        f"{script}: {said}" if said else f"{script}: written; sbatch is not here, submit it there"
+    )

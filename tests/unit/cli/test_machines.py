@@ -1,0 +1,103 @@
+"""`glmforge train --slurm` and the options about machines: what is written, started and refused."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glmforge.cli import machines
+from glmforge.cli.machines import MachineOptions, leave_for_machines
+from glmforge.config import config_from_mapping
+from glmforge.distributed.env import World
+from glmforge.errors import LaunchError, UsageError
+
+
+def run(tmp_path: Path, **launch: Any) -> Any:
+    return config_from_mapping(
+        {
+            "model": {"model_name_or_path": "model"},
+            "data": {"train": "train.jsonl"},
+            "training": {"output_dir": str(tmp_path / "runs" / "one")},
+            "launch": launch,
+        }
+    )
+
+
+def options(**values: Any) -> MachineOptions:
+    names = ("nnodes", "node_rank", "rdzv", "hostfile")
+    return MachineOptions(*(values.get(name) for name in names), values.get("slurm", False))
+
+
+def test_slurm_writes_a_script_with_the_runs_own_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Processes become tasks; srun decides about them, so the config's are taken back."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    argv = ["train", "c.yaml", "training.seed=3"]
+    chosen = options(slurm=True, nnodes=2)
+    assert leave_for_machines(chosen, run(tmp_path, nproc=8), argv, World()) == 0
+    script = tmp_path / "runs" / "one.sbatch"
+    text = script.read_text()
+    assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n" in text
+    words = "c.yaml training.seed=3 launch.nproc=null launch.gpus=null --resume auto"
+    assert f"glmforge train {words}\n" in text
+    assert f"{script}: written; sbatch is not here" in capsys.readouterr().out
+
+
+def test_slurm_chooses_the_machines(tmp_path: Path) -> None:
+    """--rdzv beside --slurm is refused."""
+    with pytest.raises(UsageError, match="--slurm with --rdzv"):
+        leave_for_machines(options(slurm=True, rdzv="a"), run(tmp_path), ["train"], World())
+
+
+def test_nothing_about_machines_leaves_the_run_here(tmp_path: Path) -> None:
+    """None: go on."""
+    assert leave_for_machines(options(), run(tmp_path), ["train"], World()) is None
+
+
+def test_options_about_machines_start_this_machines_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 1 of 2 with two processes."""
+    seen: list[Any] = []
+    monkeypatch.setattr(machines, "launch_nodes", lambda *a, **k: seen.append((a, k)) or 0)
+    chosen = options(nnodes=2, node_rank=1, rdzv="host-0:29401")
+    assert leave_for_machines(chosen, run(tmp_path, nproc=2), ["train", "c"], World()) == 0
+    ((argv, settings), rest) = seen[0]
+    assert argv == ["train", "c"]
+    assert (settings.node, settings.address, settings.port, settings.nproc) == (
+        1,
+        "host-0",
+        29401,
+        2,
+    )
+    assert rest["record"] == tmp_path / "runs" / "one"
+
+
+def test_incomplete_options_are_named(tmp_path: Path) -> None:
+    """--nnodes alone."""
+    with pytest.raises(LaunchError, match="--node-rank"):
+        leave_for_machines(options(nnodes=2), run(tmp_path), ["train"], World())
+
+
+def test_a_launcher_that_has_decided_refuses_them(tmp_path: Path) -> None:
+    """torchrun knows its machines."""
+    world = World(world_size=2, local_world_size=2, launcher="torchrun")
+    with pytest.raises(UsageError, match="torchrun has started this program"):
+        leave_for_machines(options(nnodes=2), run(tmp_path), ["train"], world)
+    ours = World(world_size=2, local_world_size=2, launcher="glmforge")
+    assert leave_for_machines(options(), run(tmp_path), ["train"], ours) is None
+
+
+def test_the_options_are_in_the_help(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """glmforge train --help."""
+    from glmforge.cli.main import main
+
+    monkeypatch.setattr(sys, "argv", ["glmforge", "train", "--help"])
+    monkeypatch.setitem(os.environ, "COLUMNS", "200")
+    assert main() == 0
+    said = capsys.readouterr().out
+    for name in ("--nnodes", "--node-rank", "--rdzv", "--hostfile", "--slurm"):
+        assert name in said
