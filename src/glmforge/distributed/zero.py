@@ -89,6 +89,23 @@ def assign_partitioned(parameter: nn.Parameter, stored: torch.Tensor) -> None:
         parameter.copy_(stored)
 
 
+@contextmanager
+def partitions_announced(engine_config: Mapping[str, Any]) -> Iterator[None]:
+    """Let PEFT know that weights are partitioned, so that it gathers each one that it measures.
+
+    DoRA starts from the norms of the base's rows. PEFT asks transformers, which knows of ZeRO-3 for
+    as long as somebody holds an `HfDeepSpeedConfig` (its public switch).
+    """
+    if engine_config["zero_optimization"]["stage"] != 3:
+        yield
+        return
+    from transformers.integrations import HfDeepSpeedConfig
+
+    held = HfDeepSpeedConfig(dict(engine_config))
+    yield
+    del held
+
+
 def full_shape(parameter: nn.Parameter) -> torch.Size:
     """Return the shape of the whole parameter, partitioned or not."""
     return torch.Size(getattr(parameter, "ds_shape", parameter.shape))

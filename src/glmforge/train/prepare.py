@@ -15,7 +15,11 @@ from glmforge.adapters import LoraSettings, add_lora, check_targets, trainable_l
 from glmforge.config import RunConfig
 from glmforge.data import BatchPlan
 from glmforge.distributed.collectives import Ranks
-from glmforge.distributed.zero import assign_partitioned, partitioned_construction
+from glmforge.distributed.zero import (
+    assign_partitioned,
+    partitioned_construction,
+    partitions_announced,
+)
 from glmforge.errors import ConfigError
 from glmforge.models import family_of, load_config, load_model, load_tokenizer, new_model
 from glmforge.models.layers import (
@@ -187,7 +191,8 @@ def prepare_model(
         quantization = four_bit(dtype) if config.method == "qlora" else None
         model = load_model(directory, dtype=dtype, device=ranks.device, quantization=quantization)
     if plan.lora is not None:
-        model = add_lora(model, plan.lora)
+        with partitions_announced(engine_config):
+            model = add_lora(model, plan.lora)
     elif plan.trained_layers is not None:
         train_last_layers(model, plan.trained_layers)
     else:
