@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from glmforge.config.schema import RunConfig, Settings
+from glmforge.config.fields import Settings
+from glmforge.config.schema import RunConfig
 
 OPEN_FIELD = "deepspeed"
 """The one field whose inner keys belong to someone else (DeepSpeed's own settings)."""
