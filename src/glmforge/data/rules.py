@@ -27,6 +27,8 @@ CONTROL_SPELLINGS = re.compile(
 PLACEHOLDERS = re.compile(r"\{\{\s*\w+\s*\}\}|<(?:NAME|AUTHOR|[A-Z][A-Z_]{2,})>")
 SURROGATES = re.compile("[\ud800-\udfff]")
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# One look that spares most texts the five: every match of those holds one of these.
+_SUSPICIOUS = re.compile("[<\\[{\ud800-\udfff\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd]|[se]op")
 
 _Finding = tuple[str, str, str, Level]
 
@@ -115,6 +117,18 @@ def _text_findings(message: Message, where: str) -> Iterator[_Finding]:
     if not text.strip() and not message.is_call:
         yield from _empty_finding(message, where)
         return
+    if _SUSPICIOUS.search(text):
+        yield from _character_findings(text, where)
+    if message.arguments is None and text != text.strip("\r\n"):
+        yield (
+            "outer-newline",
+            f"{where} begins or ends with a newline",
+            "set repair: [trim] to strip it",
+            "warning",
+        )
+
+
+def _character_findings(text: str, where: str) -> Iterator[_Finding]:
     surrogate = SURROGATES.search(text)
     if surrogate:
         code = f"U+{ord(surrogate.group()):04X}"
@@ -151,13 +165,6 @@ def _text_findings(message: Message, where: str) -> Iterator[_Finding]:
             "replacement-character",
             f"{where} holds U+FFFD, the mark of an earlier decoding fault",
             "read the original file in its own encoding",
-            "warning",
-        )
-    if message.arguments is None and text != text.strip("\r\n"):
-        yield (
-            "outer-newline",
-            f"{where} begins or ends with a newline",
-            "set repair: [trim] to strip it",
             "warning",
         )
 

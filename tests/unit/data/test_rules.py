@@ -1,8 +1,10 @@
 """Every rule about one record, and the repairs."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from glmforge.data import Conversation, Message
+from glmforge.data import Conversation, Message, rules
 from glmforge.data.rules import check, repair
 from glmforge.data.sources import ReadOptions, iterate
 
@@ -121,3 +123,14 @@ def test_white_space_is_trimmed_only_on_request():
     assert [m.content for m in trimmed.messages] == ["q", "a"]
     assert applied == ["trim"]
     assert repair(conversation(*GOOD), ("trim", "merge"))[1] == []
+
+
+@given(
+    text=st.text(st.sampled_from("ab<[{|}>/s_opMASKgu\x00\x1b\ud83d�\n 中unk") | st.characters())
+)
+def test_the_quick_look_passes_over_no_finding(text):
+    patterns = (
+        rules.SURROGATES, rules.CONTROL_CHARACTERS, rules.CONTROL_SPELLINGS, rules.PLACEHOLDERS,
+    )  # fmt: skip
+    if "�" in text or any(pattern.search(text) for pattern in patterns):
+        assert rules._SUSPICIOUS.search(text)

@@ -112,6 +112,13 @@ class SentencePieceTokenizer(GLMTokenizer):
         """Number of ids: pieces and the family's control tokens (embedding rows may be more)."""
         return self._num_pieces + len(self.controls)
 
+    def encode_text(self, text: str) -> list[int]:
+        """Return the ids of message content: control spellings stay text, nothing is added."""
+        try:
+            return self.sp_model.encode(text)
+        except (RuntimeError, TypeError):  # no text, or one with half a surrogate pair
+            return super().encode_text(text)
+
     def _engine_encode(self, texts: list[str]) -> list[list[int]]:
         return encode_pieces(self.sp_model, texts)
 
