@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glmforge.config import RunConfig
+from glmforge.errors import ConfigError
 from glmforge.plan.advisor import Advice, Candidate, Machine, advise, judge, ways_out
 from glmforge.plan.batch import BatchSizes, batch_sizes
 from glmforge.plan.data_facts import DataFacts
@@ -104,23 +105,17 @@ def make_plan(
         card: the kind of card, where it is known.
         facts: counts of the data, None where they could not be had.
         problems: what was found wrong before (files, data).
-
-    Raises:
-        ConfigError: the DeepSpeed map contradicts the config; all of it at once.
     """
     shape = shape_of(model_config)
     precision = planned_precision(config, card)
     sizes = _sizes(config, shape, world_size)
-    norm = config.training.max_grad_norm
-    engine = write_config(
-        EngineSettings(sizes=sizes, precision=precision, max_grad_norm=norm),
-        read_map(config.deepspeed),
-    )
+    engine, conflicts = _engine(config, sizes, precision)
     work = workload_of(config, engine, sizes, shape, precision)
     written = judge(shape, work, machine)
     bad, doubtful = precision_verdict(precision, card, shape.family.name)
     found = [
         *problems,
+        *conflicts,
         *request_problems(config, shape, work),
         *_position_problems(config, model_config),
         *([bad] if bad else []),
@@ -153,6 +148,22 @@ def _sizes(config: RunConfig, shape: ModelShape, world_size: int) -> BatchSizes:
         world_size,
         packing=is_packed(config, shape),
     )
+
+
+def _engine(
+    config: RunConfig, sizes: BatchSizes, precision: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the DeepSpeed config, and what is wrong with the user's map.
+
+    Where something is, the config is written without the map, for the plan to go on with.
+    """
+    settings = EngineSettings(
+        sizes=sizes, precision=precision, max_grad_norm=config.training.max_grad_norm
+    )
+    try:
+        return write_config(settings, read_map(config.deepspeed)), ()
+    except ConfigError as error:
+        return write_config(settings, None), error.problems
 
 
 def _notes(

@@ -124,30 +124,3 @@ def settings_of(work: Workload) -> list[str]:
         f"training.gradient_checkpointing={json.dumps(_checkpointing(work))}",
         f"'deepspeed={{zero_optimization: {{{zero}}}}}'",
     ]
-
-
-def summary_lines(plan: Plan) -> list[str]:
-    """Return the five lines that a run prints before it starts."""
-    found = plan.written.account
-    largest = sorted(found.terms, key=lambda term: -term.bytes)[:3]
-    terms = ", ".join(f"{term.name} {term.gib:.1f}" for term in largest)
-    best = plan.advice.best
-    faster = best is not None and (
-        best.speed.tokens_per_second > 1.05 * plan.written.speed.tokens_per_second
-    )
-    lines = [
-        f"plan: {found.workload.sentence()}, {found.workload.world_size} process(es)",
-        f"plan: peak {found.peak_gib:.1f} GiB a card ({terms}), {found.needed_gib:.1f} of "
-        f"{plan.card_words()} with slack and context: {plan.verdict()}",
-        "plan: " + (plan.length.sentence() if plan.length else "the data was not counted"),
-        f"plan: about {plan.written.speed.tokens_per_second:,.0f} tokens/s on H200-class cards"
-        + (f", {plan.hours:.2f} h" if plan.hours is not None else "")
-        + f"; disk {plan.disk_gib:.1f} GiB for checkpoints",
-    ]
-    if best is not None and faster:
-        lines.append("plan: faster and fits: " + " ".join(settings_of(best.workload)))
-    elif plan.problems or plan.warnings:
-        lines.append(f"plan: {(*plan.problems, *plan.warnings)[0]}")
-    else:
-        lines.append("plan: nothing faster fits; `glmforge plan` shows the whole account")
-    return lines

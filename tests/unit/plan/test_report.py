@@ -15,7 +15,8 @@ from glmforge.plan.advisor import Machine
 from glmforge.plan.data_facts import DataFacts
 from glmforge.plan.report import Plan, make_plan
 from glmforge.plan.request import Card, precision_verdict
-from glmforge.plan.text import plan_json, plan_lines, summary_lines
+from glmforge.plan.summary import peak_line, plan_for_run, summary_lines
+from glmforge.plan.text import plan_json, plan_lines
 
 FACTS = DataFacts(
     dialogues=10_000,
@@ -170,6 +171,20 @@ def test_a_method_that_a_stage_cannot_take_is_refused() -> None:
     assert any("4-bit weights cannot be divided" in text for text in plan(run).problems)
 
 
+def test_what_contradicts_the_deepspeed_map_is_listed_beside_the_rest() -> None:
+    """Batch equation, unknown key and targets in one list; a plan comes all the same."""
+    run = config(
+        "lora.target_modules=[q_proj]",
+        deepspeed={"train_batch_size": 7, "zero_optimizaton": {"stage": 3}},
+    )
+    found = plan(run)
+    said = "\n".join(found.problems)
+    assert "train_batch_size is 7, but" in said
+    assert "did you mean zero_optimization?" in said
+    assert "'q_proj' matches no linear module" in said
+    assert found.written.account.peak_gib > 0
+
+
 def test_unusual_settings_get_a_line_and_no_refusal() -> None:
     """alpha / r, r, learning rate and dropout."""
     found = plan(
@@ -197,6 +212,29 @@ def test_a_run_begins_with_five_lines() -> None:
     assert len(lines) == 5
     assert all(line.startswith("plan: ") for line in lines)
     assert "1,125 in all" in lines[2]
+
+
+def test_a_run_on_the_cpu_is_told_no_card_and_no_speed() -> None:
+    """The demo's kind of run."""
+    found = plan_for_run(config("training.precision=fp32"), ChatGLM2Config(), world_size=2)
+    lines = summary_lines(found)
+    assert len(lines) == 5
+    assert "no card: about" in lines[1]
+    assert "on the CPU: no speed is predicted" in lines[3]
+
+
+def test_what_is_faster_is_named_with_its_settings() -> None:
+    """Checkpointing that is not needed on a large card."""
+    found = plan_for_run(
+        config(), ChatGLM2Config(), world_size=2, card_gib=139.8, host_gib=512, facts=FACTS
+    )
+    assert "times as fast and fits: training.per_device" in summary_lines(found)[4]
+
+
+def test_the_measured_peak_stands_beside_the_planned() -> None:
+    """After the second step."""
+    assert peak_line(60.42, 60.32) == "peak 60.32 GiB measured, 60.42 planned (+0.2%)"
+    assert "more than planned" in peak_line(50.0, 60.0)
 
 
 def test_the_whole_plan_names_terms_choice_and_deepspeed_config() -> None:
