@@ -103,7 +103,8 @@ def resume_freeze_3(scratch: Path) -> object:
 
 
 def _offloaded(scratch: Path, stage: int, **zero: dict[str, str]) -> object:
-    sections = {"deepspeed": {"zero_optimization": {"stage": stage, **SMALL_SHARDS, **zero}}}
+    small = SMALL_SHARDS if stage == 3 else {}
+    sections = {"deepspeed": {"zero_optimization": {"stage": stage, **small, **zero}}}
     return train(scratch, method="full", **sections)
 
 
