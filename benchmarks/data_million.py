@@ -1,8 +1,8 @@
 """Preparing a million dialogues: memory, and going on after a kill in the middle.
 
-``python benchmarks/data_million.py MODEL_DIR dialogues.jsonl [DIALOGUES] [WORKERS]`` writes distinct
-copies of the dialogues, starts ``prepare`` in a process, kills that with SIGKILL when half of the
-parts are there, starts it again, and then opens, splits and packs the set. Prints one JSON line
+``python benchmarks/data_million.py MODEL_DIR dialogues.jsonl [DIALOGUES] [WORKERS]`` writes
+distinct copies of the dialogues, starts ``prepare`` in a process, kills that with SIGKILL when half
+of the parts are there, starts it again, and then splits and packs the set. Prints one JSON line
 with the highest memory of any process and of all together (resident, GiB).
 """
 
@@ -36,8 +36,12 @@ def prepare_here(path: str, model: str, root: str, workers: str) -> None:
     rows = pack(split.train[0].lengths, 2048, 42)
     plan = BatchPlan(split.train[0], rows, global_batch=16, seed=42)
     plan.rank_batches(0, 0, rank=0, world_size=1, micro_batch=16, accumulation=1)
-    values = {"records": found.counts.records, "tokens": found.counts.total_tokens,
-              "rows": len(rows), "seconds_to_first_batch": round(time.time() - prepared, 1)}  # fmt: skip
+    values = {
+        "records": found.counts.records,
+        "tokens": found.counts.total_tokens,
+        "rows": len(rows),
+        "seconds_to_first_batch": round(time.time() - prepared, 1),
+    }
     print(json.dumps(values))
 
 

@@ -121,6 +121,30 @@ def test_the_config_may_ask_for_processes_and_an_option_counts_more(program: Pro
     assert program.launched[2][1]["gpus"] == "0,1"
 
 
+def test_large_data_is_prepared_before_ranks_start(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[list[str]] = []
+
+    def refuse(argv: list[str]) -> int:
+        assert program.launched == []
+        prepared.append(argv)
+        return len(prepared) - 1
+
+    monkeypatch.setattr(command, "run_without_gpus", refuse)
+    program("train", "c.yaml", "--nproc", "2")
+    assert prepared == [], "small data is left to rank 0"
+    program.launched.clear()
+    monkeypatch.setattr(command, "BYTES_PREPARED_FIRST", 1)
+    program("train", "c.yaml", "training.seed=3", "--nproc", "2")
+    expected = ["data", "prepare", "c.yaml", "training.seed=3", "launch.nproc=2", "--quiet"]
+    assert prepared == [expected]
+    assert len(program.launched) == 1
+    program.launched.clear()
+    assert program("train", "c.yaml", "--nproc", "2").code == 1, "its refusal ends the command"
+    assert program.launched == []
+
+
 def test_what_the_launcher_passes_to_a_rank_is_accepted_there(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from glmforge.errors import LaunchError, RankFailed
 from glmforge.launch import watch
 from glmforge.launch.gpus import Placement
-from glmforge.launch.local import launch_local, run_ranks, threads_per_rank
+from glmforge.launch.local import launch_local, run_ranks, run_without_gpus, threads_per_rank
 
 WAIT = "import time; time.sleep(60)"
 
@@ -270,3 +270,14 @@ def _runs(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in ("Z", "X")
+
+
+def test_the_program_can_run_apart_and_without_gpus(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    assert run_without_gpus(["--version"]) == 0
+    assert run_without_gpus(["data", "check", "nowhere.jsonl"]) == 1
+    printed = capfd.readouterr()
+    assert "nowhere.jsonl: no such file" in printed.err
+    assert "rank" not in printed.err
