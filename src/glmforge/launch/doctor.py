@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.config import RunConfig, load_config_file
+from glmforge.config.overrides import read_json_map
 from glmforge.errors import GlmForgeError
 from glmforge.launch.devices import Device, driver_version, link_matrix, visible_devices
 from glmforge.launch.preflight import (
@@ -78,9 +79,12 @@ def _ranks(config: RunConfig | None, devices: list[Device]) -> int:
 
 
 def _offloads(config: RunConfig | None) -> bool:
-    if config is None or not isinstance(config.deepspeed, Mapping):
+    if config is None or config.deepspeed is None:
         return False
-    zero = config.deepspeed.get("zero_optimization") or {}
+    settings = config.deepspeed
+    if isinstance(settings, str):
+        settings, _ = read_json_map(Path(settings))
+    zero = settings.get("zero_optimization") or {}
     section = zero.get("offload_optimizer") if isinstance(zero, Mapping) else None
     return isinstance(section, Mapping) and section.get("device", "none") != "none"
 

@@ -29,8 +29,9 @@ class RunLength:
         """All of it in one line."""
         return (
             f"{self.rows_per_step} rows, about {self.dialogues_per_step:,.0f} dialogues and "
-            f"{self.trained_tokens_per_step:,.0f} trained tokens a step; {self.steps_per_epoch:,} "
-            f"steps an epoch, {self.total_steps:,} in all ({self.epochs:g} epochs)"
+            f"{self.trained_tokens_per_step:,.0f} trained tokens a step; "
+            f"{self.steps_per_epoch:,} step{'' if self.steps_per_epoch == 1 else 's'} an epoch, "
+            f"{self.total_steps:,} in all ({self.epochs:g} epochs)"
         )
 
 

@@ -76,6 +76,7 @@ def test_half_of_a_launchers_variables_fail() -> None:
     assert verdicts(environment_checks({"OMPI_COMM_WORLD_SIZE": "2"}))["MPI variables"] == "warn"
 
 
+@pytest.mark.slow
 def test_the_all_reduce_is_right_between_two_processes() -> None:
     """gloo, on the CPU."""
     check = selftest.all_reduce_check(2, limit=120)

@@ -148,7 +148,7 @@ def test_a_wrong_node_rank_is_refused_and_the_right_one_may_still_come(machines:
 
 def test_two_machines_with_one_rank_number_are_told(machines: Machines) -> None:
     """The second one to say 1."""
-    one = machines(0, "pass", num_nodes=3, patience=8)
+    one = machines(0, "pass", num_nodes=3, patience=5)
     machines(1, "pass", num_nodes=3)
     time.sleep(2)
     code, err = ended(machines(1, "pass", num_nodes=3))
