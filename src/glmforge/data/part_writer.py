@@ -81,6 +81,7 @@ class PartWriter:
             for records in self._batches(unit, counts, problems):
                 writer.write_batch(record_batch(records))
         draft.replace(target)
+        problems.sort(key=_line_of)  # those of reading were found before those of encoding
         described = {
             "name": name,
             "sha256": sha256_of(target),
@@ -127,6 +128,11 @@ class PartWriter:
                 counts.skipped += 1
             else:
                 yield item
+
+
+def _line_of(problem: Problem) -> int:
+    number = problem.source.rpartition(":")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _shortened(described: dict[str, Any]) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def test_the_manifest_changes_with_the_rows_and_with_nothing_else(
 
 
 def test_every_skipped_record_is_written_out(configured: Any, tmp_path: Path) -> None:
-    bad = write(tmp_path / "bad.jsonl", [dialogue(1), *[{"messages": []}] * 300])
+    bad = write(tmp_path / "bad.jsonl", [dialogue(1), *[{"messages": []}] * 299, 3])
     with pytest.raises(DataError, match=r"bad\.jsonl:2"):
         prepared(configured(train=bad))
     data, said = prepared(configured(train=bad, on_error="skip"))
