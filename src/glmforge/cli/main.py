@@ -4,6 +4,7 @@ Exit status: 0 done, 1 the user's problem, 2 usage, 3 our bug, 4 a rank died, 75
 signal with a checkpoint, 130 interrupted. What fails on several ranks is printed once.
 """
 
+import errno
 import importlib.metadata
 import logging
 import platform
@@ -17,10 +18,20 @@ import typer
 
 from glmforge.cli import chat, data, demo, doctor, export, inspect, plan, tokenizer, train
 from glmforge.distributed.env import World, read_world
-from glmforge.errors import GlmForgeError, LaunchError
+from glmforge.errors import (
+    AdapterError,
+    ConfigError,
+    DataError,
+    GlmForgeError,
+    LaunchError,
+    Stopped,
+)
 from glmforge.launch.failures import tell
 
 OUR_BUG = 3
+
+# What the system refuses although the program asked rightly: permissions, full or failing disks.
+_OUTSIDE = {getattr(errno, name) for name in "EACCES EPERM EROFS ENOSPC EDQUOT EIO".split()}
 
 app = typer.Typer(
     name="glmforge",
@@ -79,13 +90,27 @@ def main() -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except GlmForgeError as error:
         world = _world()
-        who = f"rank {world.rank}: " if world.world_size > 1 else ""
-        tell(world, error.exit_code, f"error: {who}{error}")
+        tell(world, error.exit_code, _sentence(error, world))
         return error.exit_code
+    except OSError as error:
+        if error.filename is None or error.errno not in _OUTSIDE:
+            tell(_world(), OUR_BUG, _bug_report())
+            raise SystemExit(OUR_BUG) from error
+        tell(_world(), 1, f"error: {error.filename}: {error.strerror}; nothing more was written")
+        return 1
     except Exception as error:
         tell(_world(), OUR_BUG, _bug_report())
         raise SystemExit(OUR_BUG) from error
     return 0
+
+
+def _sentence(error: GlmForgeError, world: World) -> str:
+    """Say what happened; which rank says it matters only for what ranks may differ in."""
+    if isinstance(error, Stopped):
+        return str(error)
+    alike = isinstance(error, ConfigError | DataError | AdapterError)
+    who = "" if alike or world.world_size == 1 else f"rank {world.rank}: "
+    return f"error: {who}{error}"
 
 
 def _quiet_libraries() -> None:

@@ -18,7 +18,6 @@ from glmforge.models import family_of
 from glmforge.models.adapter_layouts import adapter_to_chatglm, adapter_to_transformers
 from glmforge.models.configuration import ChatGLMConfig
 from glmforge.models.families import OTHER
-from glmforge.models.generation import stop_ids
 from glmforge.models.glm.tokenization_base import GLMTokenizer
 from glmforge.models.glm.tokenization_sentencepiece import ChatGLM2Tokenizer, ChatGLM3Tokenizer
 from glmforge.models.glm.tokenization_tiktoken import ChatGLM4Tokenizer
@@ -168,13 +167,6 @@ def _rebuilt(tokenizer: Any, directory: Path, family: str) -> GLMTokenizer:
     if family == "glm4":
         rebuilt.chat_template = tokenizer.chat_template
     return rebuilt
-
-
-def stop_at(model: Any, tokenizer: Any) -> None:
-    """Write the family's stop ids into the generation config, for programs that know no family."""
-    model.generation_config.eos_token_id = stop_ids(model, tokenizer)
-    if model.generation_config.pad_token_id is None:
-        model.generation_config.pad_token_id = tokenizer.pad_token_id
 
 
 def control_spellings(directory: Path) -> list[str]:

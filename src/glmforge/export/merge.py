@@ -27,8 +27,9 @@ from glmforge.export.proof import (
     logits_of,
     opened_by_stock_transformers,
 )
-from glmforge.export.sources import Source, find_source
+from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import family_of, load_config, load_model, load_tokenizer
+from glmforge.models.generation import write_stops
 from glmforge.models.glm.tokenization_base import GLMTokenizer
 
 MERGE_BOUND = 1e-3
@@ -192,7 +193,7 @@ def _write_whole(
     tokenizer = load_tokenizer(found.model)
     dialogues = dialogue_prompts(tokenizer)
     ids = [ids for _, ids in dialogues]
-    model = load_model(found.model, dtype=torch.float32)
+    model = open_weights(found)
     written_dtype = DTYPES[dtype] if dtype else _dtype_of(found.model)
     merge = None
     if found.adapter is not None:
@@ -203,8 +204,7 @@ def _write_whole(
     exact = logits_of(model, ids)
     rounded = logits_of(model.to(written_dtype).float(), ids)
     model = layouts.to_layout(model.to(written_dtype), layout)
-    if layout == "transformers":
-        layouts.stop_at(model, tokenizer)
+    write_stops(model, tokenizer)
     layouts.write_model(model, target, max_shard_size)
     layouts.write_tokenizer(tokenizer, target, model)
     if layout == "chatglm":

@@ -89,7 +89,7 @@ def difference(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> 
     p, q = torch.from_numpy(a).log_softmax(-1), torch.from_numpy(b).log_softmax(-1)
     return Difference(
         max_abs=float(np.abs(a - b).max()),
-        kl=float((p.exp() * (p - q)).sum(-1).mean()),
+        kl=max(0.0, float((p.exp() * (p - q)).sum(-1).mean())),
         greedy_agreement=float((a.argmax(-1) == b.argmax(-1)).mean()),
     )
 

@@ -39,6 +39,13 @@ def stop_ids(model: Any, tokenizer: Any) -> list[int]:
     return list(ids)
 
 
+def write_stops(model: Any, tokenizer: Any) -> None:
+    """Put the stop ids into the model's generation config, for programs that know no family."""
+    model.generation_config.eos_token_id = stop_ids(model, tokenizer)
+    if model.generation_config.pad_token_id is None:
+        model.generation_config.pad_token_id = tokenizer.pad_token_id
+
+
 @torch.no_grad()
 def answer(
     model: Any,

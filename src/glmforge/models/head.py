@@ -63,6 +63,7 @@ class _ChunkedNll(torch.autograd.Function):
             lse_N1 = logits_NV.logsumexp(-1, keepdim=True)
             total += (lse_N1 - logits_NV.gather(1, label_N1)).sum()
             if not (want_hidden or want_weight):
+                del logits_NV
                 continue
             # d nll / d logits = softmax - onehot(label), written over the logits.
             slope_NV = logits_NV.sub_(lse_N1).exp_()
@@ -74,6 +75,7 @@ class _ChunkedNll(torch.autograd.Function):
                 grad_hidden[start : start + chunk] = _product(slope_NV, weight_VD)
             if grad_weight is not None:
                 grad_weight += _product_fp32(slope_NV.t(), part_ND)
+            del logits_NV, slope_NV  # or they would lie beside the next chunk's
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.weight_dtype = weight_VD.dtype
         ctx.late_divisor = divisor if weight_VD.dtype == torch.float16 else 1.0

@@ -183,7 +183,7 @@ def _lora_items(shape: ModelShape, work: Workload) -> list[Item]:
 
 
 def head_bytes(shape: ModelShape, work: Workload) -> HeadBytes:
-    """Return what exists at the loss: at most two chunks of logits, or all logits and copies."""
+    """Return what exists at the loss: one chunk of logits, or all logits and their copies."""
     e, tokens, rows = work.element, work.tokens, shape.vocabulary
     statistic = 4 * shape.hidden if shape.block != "chatglm" else e * shape.hidden
     hidden = tokens * (statistic + 3 * e * shape.hidden)
@@ -196,10 +196,8 @@ def head_bytes(shape: ModelShape, work: Workload) -> HeadBytes:
             formula="T V (e + 4 + 4 + e): logits, fp32 copy, its gradient, theirs",
         )
     chunk = max(1, min(HEAD_CHUNK_TOKENS, HEAD_CHUNK_LOGITS // rows))
-    several = tokens > chunk
     chunk = min(chunk, tokens)
-    # While a chunk begins, the one before it still holds its fp32 logits and their gradient.
-    per_logit = 12 if several else 8
+    per_logit = 8  # fp32 logits and the exponentials of their sum
     weight = 0
     if work.method == "full":
         in_loop = chunk * rows * per_logit + 4 * rows * shape.hidden

@@ -21,6 +21,17 @@ _STREAMED = {"skip_prompt": True, "skip_special_tokens": True}
 HELP = "/clear forgets the conversation, /exit (or Ctrl-D) ends"
 
 
+class _Streamer(TextStreamer):
+    """Print an answer as it comes, without the white space that a family writes before it."""
+
+    started = False
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        shown = text if self.started else text.lstrip()
+        self.started = self.started or bool(shown)
+        super().on_finalized_text(shown, stream_end)
+
+
 def open_chat_model(model_dir: Path, adapter: Path | None) -> tuple[Any, Any]:
     """Return (model, tokenizer) ready to answer, on the GPU in bf16 where there is one.
 
@@ -69,7 +80,7 @@ def run_chat(
             tokenizer,
             generation_prompt(history, tokenizer),
             max_new_tokens=max_new_tokens,
-            streamer=None if as_json else TextStreamer(tokenizer, **_STREAMED),
+            streamer=None if as_json else _Streamer(tokenizer, **_STREAMED),
         )
         if result.stop_reason == "length" and not as_json:
             print(f"[cut at {max_new_tokens} tokens]", file=sys.stderr)

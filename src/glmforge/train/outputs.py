@@ -15,6 +15,7 @@ from glmforge.adapters import save_adapter
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.zero import gather_state
 from glmforge.errors import ExportError
+from glmforge.models.generation import write_stops
 from glmforge.models.progress import no_progress_bars
 
 
@@ -39,6 +40,7 @@ def write_model(model: Any, tokenizer: Any, directory: Path, ranks: Ranks) -> No
     weights = gather_state(model, only_trainable=False, keep=ranks.is_main)
     if weights is None:
         return
+    write_stops(model, tokenizer)
     with no_progress_bars():
         model.save_pretrained(str(directory), state_dict=dict(weights))  # which it empties
     tokenizer.save_pretrained(str(directory))

@@ -5,6 +5,7 @@ and nothing is written before all of them have passed.
 """
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +17,14 @@ from glmforge.config.paths import holds_run
 from glmforge.distributed.collectives import Ranks, process_group
 from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
+from glmforge.errors import Stopped, TrainingError
 from glmforge.train import rundir
 from glmforge.train.disk import check_before_run, checkpoint_bytes
 from glmforge.train.engine import OptimizerSettings, build_engine
 from glmforge.train.loop import train_loop
 from glmforge.train.metrics import Recorder
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
-from glmforge.train.prepare import plan_run, prepare_model
+from glmforge.train.prepare import RunPlan, plan_run, prepare_model
 from glmforge.train.resume import find_start, is_resuming, load_start
 from glmforge.train.session import Session
 from glmforge.train.signals import SignalFlag, watch_signals
@@ -68,6 +70,12 @@ def train(
     resuming = is_resuming(directory, resume)
     ended = _already_complete(settings, directory) if resume is not None else None
     if ended is not None:
+        if world.rank == 0:
+            print(
+                f"{directory}: already complete: step {ended.step} of {ended.total_steps}; "
+                f"nothing was changed. Its weights: {ended.weights_dir}",
+                file=sys.stderr,
+            )
         return ended
     with process_group(world) as ranks, deepspeed_running(), watch_signals() as signals:
         session = _prepare(settings, directory, ranks, signals, resuming=resuming)
@@ -75,14 +83,33 @@ def train(
             session.begin()
             train_loop(session)
             return _finish(session)
+        except (Stopped, TrainingError) as error:
+            _note_end(session, error)
+            raise
         finally:
             session.recorder.close()
+
+
+def _note_end(session: Session, error: Stopped | TrainingError) -> None:
+    """Write into final.json why a run ended before its last step."""
+    if session.ranks.is_main:
+        rundir.write_final(
+            session.directory,
+            {
+                "status": "stopped" if isinstance(error, Stopped) else "failed",
+                "why": str(error),
+                "step": session.progress.step,
+                "total_steps": session.total_steps,
+                "best_step": session.progress.best_step,
+            },
+        )
 
 
 def _already_complete(config: RunConfig, directory: Path) -> RunResult | None:
     final = rundir.read_final(directory)
     if final is None or final["status"] != "complete":
         return None
+    rundir.check_same_settings(directory, config)
     return RunResult(
         output_dir=directory,
         weights_dir=directory / ("adapter" if config.trains_adapter else "model"),
@@ -114,25 +141,14 @@ def _prepare(
     model = prepare_model(
         config, planned.model, planned.precision, ranks, say, planned.engine_config
     )
-    one = checkpoint_bytes(model, exclude_frozen=config.trains_adapter)
-    keep = training.save_total_limit
-    warning = ranks.on_main(lambda: check_before_run(directory, one, keep=keep))
-    if warning:
-        say(warning)
+    checkpoint_size = _check_disk(config, directory, model, ranks, say)
     engine = build_engine(model, engine_config, _optimizer(config))
-    if ranks.is_main and start is None:
-        rundir.write_run_files(
-            directory,
-            config_yaml=config.to_yaml(),
-            deepspeed_config=planned.engine_config,
-            manifest=manifest,
-        )
-        planned.data.write_skipped(directory, say)
     if start is not None:
         is_lora = config.trains_adapter
         progress = load_start(engine, start, ranks, exclude_frozen=is_lora, seed=training.seed)
         say(f"resumed {start.path} after step {progress.step}")
     else:
+        _begin_directory(config, directory, planned, manifest, ranks, say)
         progress = Progress()
         seed_everything(training.seed + ranks.rank)  # dropout differs from rank to rank
     recorder = Recorder(
@@ -160,8 +176,37 @@ def _prepare(
         zero_stage=planned.engine_config["zero_optimization"]["stage"],
         precision=planned.precision,
         pad_to=config.data.max_length if fixed_width else None,
-        checkpoint_bytes=one,
+        checkpoint_bytes=checkpoint_size,
     )
+
+
+def _check_disk(config: RunConfig, directory: Path, model: Any, ranks: Ranks, say: Any) -> int:
+    """Refuse a run that could not save; return what one checkpoint will take, in bytes."""
+    one = checkpoint_bytes(model, exclude_frozen=config.trains_adapter)
+    keep = config.training.save_total_limit
+    warning = ranks.on_main(lambda: check_before_run(directory, one, keep=keep))
+    if warning:
+        say(warning)
+    return one
+
+
+def _begin_directory(
+    config: RunConfig,
+    directory: Path,
+    planned: RunPlan,
+    manifest: Mapping[str, Any],
+    ranks: Ranks,
+    say: Any,
+) -> None:
+    """Write what the run is, on rank 0, now that everything has been checked."""
+    if ranks.is_main:
+        rundir.write_run_files(
+            directory,
+            config_yaml=config.to_yaml(),
+            deepspeed_config=planned.engine_config,
+            manifest=manifest,
+        )
+        planned.data.write_skipped(directory, say)
 
 
 def _optimizer(config: RunConfig) -> OptimizerSettings:
@@ -217,7 +262,6 @@ def _finish(session: Session) -> RunResult:
 
 def _sayer(ranks: Ranks) -> Any:
     """Return a function that prints a line for people to stderr on rank 0."""
-    import sys
 
     def say(line: str) -> None:
         if ranks.is_main:

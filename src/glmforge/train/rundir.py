@@ -113,12 +113,38 @@ def read_final(directory: Path) -> dict[str, Any] | None:
 def check_same_run(directory: Path, config: RunConfig, manifest: Mapping[str, Any]) -> None:
     """Refuse to resume a run with other settings or other data.
 
-    The run's config.yaml is read by this program's schema, so that settings which are newer than
-    the run have their defaults on both sides.
-
     Raises:
         CheckpointError: every setting that differs, old and new value; a data change.
         ConfigError: config.yaml holds settings that this program does not know.
+    """
+    problems = _changed_settings(directory, config)
+    written = json.loads((directory / "data.json").read_text(encoding="utf-8"))
+    if written["hash"] != manifest["hash"]:
+        problems.append(
+            f"the training data, tokenizer or template changed since the run began "
+            f"({written['examples']} examples then, {manifest['examples']} now; "
+            f"{directory}/data.json names the files): put them back, or start another run"
+        )
+    if problems:
+        raise CheckpointError(problems)
+
+
+def check_same_settings(directory: Path, config: RunConfig) -> None:
+    """Refuse settings that differ from those the run in `directory` began with.
+
+    Raises:
+        CheckpointError: every setting that differs, old and new value.
+    """
+    problems = _changed_settings(directory, config)
+    if problems:
+        raise CheckpointError(problems)
+
+
+def _changed_settings(directory: Path, config: RunConfig) -> list[str]:
+    """Name each setting that differs and matters.
+
+    The run's config.yaml is read by this program's schema, so that settings which are newer than
+    the run have their defaults on both sides.
     """
     old = _flat(load_config_file(directory / "config.yaml").model_dump(mode="json"))
     new = _flat(config.model_dump(mode="json"))
@@ -131,15 +157,7 @@ def check_same_run(directory: Path, config: RunConfig, manifest: Mapping[str, An
             f"{key} was {old.get(key)!r} when the run began and is {new.get(key)!r} now: set it "
             "back, or start another run with a new training.output_dir"
         )
-    written = json.loads((directory / "data.json").read_text(encoding="utf-8"))
-    if written["hash"] != manifest["hash"]:
-        problems.append(
-            f"the training data, tokenizer or template changed since the run began "
-            f"({written['examples']} examples then, {manifest['examples']} now; "
-            f"{directory}/data.json names the files): put them back, or start another run"
-        )
-    if problems:
-        raise CheckpointError(problems)
+    return problems
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -171,8 +171,7 @@ class Session:
 
         def extras(temporary: Path) -> None:
             if self.is_lora:
-                for line in write_adapter(self.engine.module, temporary / "adapter", self.ranks):
-                    self.recorder.say(line)
+                write_adapter(self.engine.module, temporary / "adapter", self.ranks)
 
         needed = self.checkpoint_bytes
         self.ranks.on_main(lambda: check_before_save(self.checkpoints, needed))
