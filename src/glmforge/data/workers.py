@@ -6,6 +6,7 @@ the caller's main module, so a plain script may prepare data without a ``__main_
 the caller dies, its workers end with the part in hand.
 """
 
+import functools
 import os
 import pickle
 import queue
@@ -21,6 +22,7 @@ from glmforge.data.part_writer import PartWriter, PrepareSettings, Unit
 from glmforge.errors import DataError
 
 MakeTokenizer = Callable[[], TokenizerLike]
+WritePart = Callable[[int, Unit], dict[str, Any]]
 
 
 def write_parts(
@@ -37,30 +39,31 @@ def write_parts(
         directory: where the parts are written.
         settings: what to make.
         make_tokenizer: returns the tokenizer; picklable and importable, called once a worker.
-        workers: processes; 1 works in this one.
+        workers: processes, of which this is one; it works while the others start.
 
     Raises:
         DataError: a unit cannot be read at all, or a worker died.
     """
-    count = min(workers, len(units))
-    if count <= 1:
-        writer = PartWriter(make_tokenizer(), settings, directory)
-        yield from map(writer.part, range(len(units)), units)
+    here = PartWriter(make_tokenizer(), settings, directory)
+    others = min(workers, len(units)) - 1
+    if others <= 0:
+        yield from map(here.part, range(len(units)), units)
         return
     task = pickle.dumps((make_tokenizer, settings, directory))
-    processes = [_start(task) for _ in range(count)]
-    idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+    processes = [_start(task) for _ in range(others)]
+    idle: queue.SimpleQueue[WritePart] = queue.SimpleQueue()
+    idle.put(here.part)
     for process in processes:
-        idle.put(process)
+        idle.put(functools.partial(_ask, process))
 
     def written(number: int, unit: Unit) -> dict[str, Any]:
-        process = idle.get()
+        write = idle.get()
         try:
-            return _ask(process, number, unit)
+            return write(number, unit)
         finally:
-            idle.put(process)
+            idle.put(write)
 
-    threads = ThreadPoolExecutor(count)
+    threads = ThreadPoolExecutor(others + 1)
     try:
         yield from threads.map(written, range(len(units)), units)
     finally:
