@@ -86,7 +86,7 @@ def _train(lines: list[str], vocab_size: int, character_coverage: float) -> byte
     except RuntimeError as error:
         raise DataError(
             f"no vocabulary of {vocab_size} pieces can be made of {len(lines):,} lines "
-            f"({str(error).strip().splitlines()[-1][-160:]}); use more text or a smaller size"
+            f"({str(error).strip().rpartition('] ')[2][:160]}); use more text or another size"
         ) from error
     return model.getvalue()
 
