@@ -6,6 +6,7 @@ of the parts are there, starts it again, and then splits and packs the set. Prin
 with the highest memory of any process and of all together (resident, GiB).
 """
 
+import argparse
 import functools
 import json
 import os
@@ -84,9 +85,14 @@ def watch(command: list[str], stop: Path | None, parts: int) -> tuple[int, float
 
 def main() -> None:
     """Print one JSON line."""
-    model, source = sys.argv[1], Path(sys.argv[2])
-    dialogues, workers = int((*sys.argv, "1000000")[3]), (*sys.argv, "1000000", "2")[4]
-    copies = dialogues // len(source.read_text(encoding="utf-8").splitlines())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("source", type=Path)
+    parser.add_argument("dialogues", type=int, nargs="?", default=1_000_000)
+    parser.add_argument("workers", nargs="?", default="2")
+    args = parser.parse_args()
+    model, source, workers = args.model, args.source, args.workers
+    copies = args.dialogues // len(source.read_text(encoding="utf-8").splitlines())
     os.chdir(Path(__file__).parent)
     with tempfile.TemporaryDirectory() as folder:
         path, root = Path(folder) / "dialogues.jsonl", Path(folder) / "sets"

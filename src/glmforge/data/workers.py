@@ -45,7 +45,8 @@ def write_parts(
         DataError: a unit cannot be read at all, or a worker died.
     """
     here = PartWriter(make_tokenizer(), settings, directory)
-    others = min(workers, len(units)) - 1
+    cores = len(os.sched_getaffinity(0))  # more processes than cores would only cost memory
+    others = min(workers, len(units), cores) - 1
     if others <= 0:
         yield from map(here.part, range(len(units)), units)
         return
