@@ -122,8 +122,11 @@ def _serve() -> None:
             answer: tuple[Any, tuple[str, ...]] = (writer.part(number, unit), ())
         except DataError as error:
             answer = (None, error.problems)
-        pickle.dump(answer, answers)
-        answers.flush()
+        try:
+            pickle.dump(answer, answers)
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(1)  # whoever asked was killed
 
 
 if __name__ == "__main__":
