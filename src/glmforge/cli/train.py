@@ -111,10 +111,12 @@ def train(
     }
     _refuse_launch_options(given, world)
     options = {name: value for name, value in given.items() if value is not None}
-    settings = [
-        *(overrides or []),
-        *(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in options.items()),
-    ]
+    written = {
+        name: f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in options.items()
+    }
+    # The DeepSpeed file comes first: deepspeed.zero_optimization.stage=1 changes what is in it.
+    file = [written.pop("deepspeed")] if "deepspeed" in written else []
+    settings = [*file, *(overrides or []), *written.values()]
     run = load_config_file(config, settings, check_paths=True, resume=resume)
     _refuse_launch_settings(run, world)
     launch = run.launch

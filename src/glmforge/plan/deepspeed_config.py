@@ -133,6 +133,13 @@ def bucket_warnings(config: Mapping[str, Any], card_gib: float) -> list[str]:
     return said
 
 
+def _is_automatic(block: Any) -> bool:
+    """Whether a block made for the Trainer leaves every value to the program ("auto")."""
+    if not isinstance(block, Mapping) or not isinstance(block.get("params", {}), Mapping):
+        return False
+    return all(value == "auto" for value in block.get("params", {}).values())
+
+
 def _unknown(user: Mapping[str, Any]) -> list[str]:
     known = _PASSED_ON | _OURS | set(_OPTIMIZER_KEYS)
     problems = []
@@ -180,7 +187,7 @@ def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
                 f"(leave it out of deepspeed, or write {name}={value})"
             )
     for key in _OPTIMIZER_KEYS:
-        if key in user:
+        if key in user and not _is_automatic(user[key]):
             problems.append(
                 f"deepspeed.{key} would be a second {key}: this program builds it from the "
                 "training section (learning_rate, weight_decay, lr_scheduler_type, ...); remove it"

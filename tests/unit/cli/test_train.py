@@ -106,8 +106,8 @@ def test_several_processes_are_launched_with_the_same_settings(program: Program)
     assert program.trained == []
     ((argv, options),) = program.launched
     assert argv == [
-        "train", "c.yaml", "training.seed=3", "launch.nproc=2", "launch.master_port=29555",
-        'deepspeed="ds.json"', "--json", "--resume", "auto",
+        "train", "c.yaml", 'deepspeed="ds.json"', "training.seed=3", "launch.nproc=2",
+        "launch.master_port=29555", "--json", "--resume", "auto",
     ]  # fmt: skip
     assert options.pop("record") == Path("run")
     assert options == {"nproc": 2, "gpus": None, "master_addr": None, "master_port": 29555}
@@ -119,6 +119,14 @@ def test_the_config_may_ask_for_processes_and_an_option_counts_more(program: Pro
     program("train", "c.yaml", "--gpus", "0,1")
     assert [options["nproc"] for _, options in program.launched] == [4, 2, None]
     assert program.launched[2][1]["gpus"] == "0,1"
+
+
+def test_a_key_on_the_command_line_changes_the_deepspeed_file(program: Program) -> None:
+    """The option names the file, whatever the order of the two."""
+    Path("z3.json").write_text('{"zero_optimization": {"stage": 3}, "gradient_clipping": 1.0}')
+    program("train", "c.yaml", "--deepspeed", "z3.json", "deepspeed.zero_optimization.stage=1")
+    config = program.trained[0][0]
+    assert config.deepspeed == {"zero_optimization": {"stage": 1}, "gradient_clipping": 1.0}
 
 
 def test_large_data_is_prepared_before_ranks_start(

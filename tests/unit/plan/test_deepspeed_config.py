@@ -78,7 +78,7 @@ def test_every_contradiction_is_reported_at_once():
                 "train_batch_size": 32,
                 "train_micro_batch_size_per_gpu": "2",
                 "gradient_acumulation_steps": 8,
-                "optimizer": {"type": "AdamW"},
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
                 "bf16": {"enabled": True},
                 "fp16": {"enabled": True},
                 "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}},
@@ -120,3 +120,13 @@ def test_a_file_is_read_and_named_when_it_is_not_json(tmp_path):
         read_map(str(bad))
     with pytest.raises(ConfigError, match=r"none\.json cannot be read"):
         read_map(str(tmp_path / "none.json"))
+
+
+def test_a_trainers_optimizer_and_scheduler_of_autos_are_the_runs_own():
+    """They say what happens anyway; one written value makes a second optimizer."""
+    block = {"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}}
+    config = write_config(settings(), {"optimizer": block, "scheduler": {"type": "WarmupLR"}})
+    assert "optimizer" not in config
+    assert "scheduler" not in config
+    written = {"type": "AdamW", "params": {"lr": 1e-4, "betas": "auto"}}
+    assert "second optimizer" in problems_of({"optimizer": written})[0]
