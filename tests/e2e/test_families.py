@@ -10,29 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from e2e_project import Project
+from e2e_project import CONFIG_JSON, Project
 
 from glmforge.models import load_config, new_model
 
-DECODER: dict[str, Any] = {
-    "model_type": "chatglm",
-    "add_bias_linear": False,
-    "add_qkv_bias": True,
-    "ffn_hidden_size": 64,
-    "hidden_size": 32,
-    "kv_channels": 16,
-    "layernorm_epsilon": 1e-05,
-    "multi_query_attention": True,
-    "multi_query_group_num": 1,
-    "num_attention_heads": 2,
-    "num_layers": 2,
-    "original_rope": True,
-    "post_layer_norm": True,
-    "rmsnorm": True,
-    "seq_length": 512,
-    "torch_dtype": "float32",
-    "tie_word_embeddings": False,
-}
+DECODER: dict[str, Any] = CONFIG_JSON | {"ffn_hidden_size": 96}
 FAMILIES: dict[str, dict[str, Any]] = {
     "chatglm-6b": {
         "model_type": "chatglm",

@@ -32,8 +32,10 @@ def test_sources_may_have_weights_and_come_back_from_yaml(write: Write) -> None:
 def test_the_config_knows_every_choice_that_the_data_room_has(write: Write) -> None:
     for name, choices in (("labels", LABELS), ("truncation", POLICIES)):
         for choice in choices:
-            load_config_file(write(GOOD), [f"data.{name}={choice}"])
-    load_config_file(write(GOOD), [f"data.repair=[{', '.join(REPAIRS)}]"])
+            config = load_config_file(write(GOOD), [f"data.{name}={choice}"])
+            assert getattr(config.data, name) == choice
+    config = load_config_file(write(GOOD), [f"data.repair=[{', '.join(REPAIRS)}]"])
+    assert config.data.repair == list(REPAIRS)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,8 @@ def test_padding_can_be_set_where_rows_are_not_packed(write: Write) -> None:
 
 
 def test_a_validation_share_evaluates(write: Write) -> None:
-    load_config_file(write(GOOD), ["data.validation_size=0.1", "training.eval_steps=5"])
+    config = load_config_file(write(GOOD), ["data.validation_size=0.1", "training.eval_steps=5"])
+    assert config.training.eval_steps == 5
 
 
 def test_missing_files_are_named_and_hub_names_are_left_to_the_reader(

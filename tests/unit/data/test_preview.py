@@ -57,7 +57,7 @@ def test_a_row_cut_inside_a_character_can_be_shown(shared, real_tokenizer):
             truncation="truncate_right",
         )
         for row in rows:
-            terminal(row, ids=True).plain.encode("utf-8")
+            assert terminal(row, ids=True).plain.encode("utf-8")
 
 
 def test_the_terminal_never_gets_a_raw_control_character(shared, real_tokenizer):
