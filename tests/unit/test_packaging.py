@@ -151,3 +151,9 @@ def test_example_configs_fit_the_schema(root: Path) -> None:
     assert examples
     for example in examples:
         assert load_config_file(example, []).model.model_name_or_path
+
+
+def test_no_two_test_files_have_one_name(root: Path) -> None:
+    """pytest imports them by name alone: the long tier, which collects all, would stop."""
+    names = [path.name for path in (root / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)

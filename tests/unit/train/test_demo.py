@@ -1,4 +1,4 @@
-"""The demo fails when training did not change the model, and takes a new name where one is taken."""
+"""The demo fails when training changed nothing, and takes a new name where one is taken."""
 
 import dataclasses
 from pathlib import Path
