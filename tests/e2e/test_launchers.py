@@ -1,5 +1,6 @@
 """The same run under every launcher, word for word, and what happens when it is disturbed."""
 
+import json
 import signal
 import subprocess
 import time
@@ -120,6 +121,9 @@ def test_sigterm_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
     assert process.returncode == 75, err
     assert "Traceback" not in err
     assert list((project.directory / "run" / "checkpoints").glob("step-*/manifest.json"))
+    final = json.loads((project.directory / "run" / "final.json").read_text(encoding="utf-8"))
+    assert final["status"] == "stopped"
+    assert "SIGTERM" in final["why"]
     before = len(project.steps())
     again = project.start("glmforge", "train", "c.yaml", "--nproc", "2", "--resume", "auto")
     wait_for(lambda: len(project.steps()) > before, 120)
