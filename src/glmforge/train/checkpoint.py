@@ -13,7 +13,6 @@ Layout of ``checkpoints/step-000500/`` (format version 1)::
 ``checkpoints/latest`` and ``checkpoints/best`` are text files that hold a name.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -24,13 +23,13 @@ from typing import Any
 
 import torch
 
+from glmforge.data.prepared import sha256_of
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import CheckpointError
 from glmforge.train.state import Progress, rank_state
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-_CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +132,6 @@ def _seal(path: Path) -> dict[str, Any]:
     """Flush one file to disk and return its size and sha256."""
     _flush(path)
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-
-
-def sha256_of(path: Path) -> str:
-    """Return the hex sha256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _flush(path: Path) -> None:
