@@ -25,6 +25,11 @@ class TrainingSettings(Settings):
         description="Number format of forward and backward; auto takes bf16 where the GPU has it, "
         "fp16 on older GPUs, fp32 on CPU.",
     )
+    deterministic: bool = Field(
+        default=False,
+        description="Use kernels that give the same bits every time, so that a resumed run on GPUs "
+        "is bitwise the one that never stopped; slower (on the CPU runs are so anyway).",
+    )
     num_train_epochs: float = Field(
         default=3.0, gt=0, description="Passes over the training rows (epochs, may be a fraction)."
     )

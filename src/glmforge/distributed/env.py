@@ -72,6 +72,14 @@ def torch_variables_set(world: World) -> Iterator[None]:
             del os.environ[name]
 
 
+def fix_cublas_workspace() -> None:
+    """Let cuBLAS add up in one order: torch's deterministic mode refuses its products without.
+
+    docs.nvidia.com/cuda/cublas, "Results reproducibility"; a value that the user has set stays.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 def torch_variables(world: World) -> dict[str, str]:
     """Return the variables by which torch, DeepSpeed and `read_world` know this process."""
     return {

@@ -55,10 +55,15 @@ def train_last_layers(model: Any, num_layers: int) -> None:
 def compile_layers(model: Any) -> None:
     """Compile each decoder layer in place (``nn.Module.compile``); it happens at the first call.
 
-    Call it after adapters are put in and checkpointing is chosen. Row lengths may vary.
+    Call it after adapters are put in and checkpointing is chosen. Row lengths may vary. In torch's
+    deterministic mode no kernel is chosen by timing, where this torch can be told so.
     """
+    options = None
+    if torch.are_deterministic_algorithms_enabled():
+        known = torch._inductor.list_options()  # type: ignore[no-untyped-call]
+        options = {"deterministic": True} if "deterministic" in known else None
     for layer in decoder_layers(model):
-        layer.compile()
+        layer.compile(options=options)
 
 
 def checkpoint_layers(model: Any, every: int = 1) -> None:

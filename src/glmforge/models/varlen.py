@@ -52,7 +52,11 @@ def attend_varlen(
     if _FLASH_ATTN:
         from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
 
-        return flash_attn_varlen_func(q_QNH, k_SKH, v_SKH, *lengths, causal=causal)
+        # torch's own kernel below asks torch for its deterministic mode itself.
+        fixed = torch.are_deterministic_algorithms_enabled()
+        return flash_attn_varlen_func(
+            q_QNH, k_SKH, v_SKH, *lengths, causal=causal, deterministic=fixed
+        )
     # The causal switch and grouped heads were renamed and added between torch 2.10 and 2.12.
     options: dict[str, Any] = {}
     if "enable_gqa" in _OPTIONS:

@@ -19,6 +19,7 @@ from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
 from glmforge.errors import Stopped, TrainingError
 from glmforge.train import rundir
+from glmforge.train.deterministic import deterministic_kernels
 from glmforge.train.disk import check_before_run, checkpoint_bytes
 from glmforge.train.engine import OptimizerSettings, build_engine
 from glmforge.train.loop import train_loop
@@ -77,7 +78,12 @@ def train(
                 file=sys.stderr,
             )
         return ended
-    with process_group(world) as ranks, deepspeed_running(), watch_signals() as signals:
+    with (
+        deterministic_kernels(settings.training.deterministic),
+        process_group(world) as ranks,
+        deepspeed_running(),
+        watch_signals() as signals,
+    ):
         session = _prepare(settings, directory, ranks, signals, resuming=resuming)
         try:
             session.begin()
