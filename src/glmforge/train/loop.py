@@ -28,23 +28,24 @@ MOST_LOST_STEPS = 10
 def train_step(engine: Any, batches: StepBatches, rate: float, ranks: Ranks) -> tuple[float, float]:
     """Do one optimizer update; return this rank's share of the loss and the gradient norm.
 
-    DeepSpeed averages gradients over ranks, so each rank's loss is Σ nll x world_size / trained
-    tokens of the step: the average is Σ over ranks of Σ nll / trained tokens. The engine's own
+    DeepSpeed averages gradients over ranks, so each rank's loss is Σ nll / (trained tokens of the
+    step / world_size): the average is Σ over ranks of Σ nll / trained tokens. The engine's own
     division by the accumulation count is switched off: the token count already covers it. (The
     loss must be a tensor computed from the engine's output, not the output itself, or DeepSpeed
     0.19.8 divides at stage 0 all the same; tests/dist holds this.)
     """
     engine.train()
     set_learning_rate(engine, rate)
+    tokens_per_rank = max(1, batches.trained_tokens) / ranks.world_size  # all fillers: loss 0
     share = 0.0
     for batch in batches.micro_batches:
         inputs = batch.to(ranks.device).model_inputs()
-        nll = engine(**inputs, num_items_in_batch=1.0).loss
-        engine.backward(nll * (ranks.world_size / batches.trained_tokens), scale_wrt_gas=False)
+        loss = engine(**inputs, num_items_in_batch=tokens_per_rank).loss
+        engine.backward(loss * 1.0, scale_wrt_gas=False)
         if engine.is_gradient_accumulation_boundary():
             norm_before = local_gradient_norm(engine)
         update(engine)
-        share += nll.detach().double() / batches.trained_tokens
+        share += loss.detach().double() / ranks.world_size
     norm = norm_before if norm_before is not None else reported_norm(engine)
     return float(share), norm
 
