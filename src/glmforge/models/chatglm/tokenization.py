@@ -144,8 +144,8 @@ class ChatGLM6BTokenizer(GLMTokenizer):
         return read_blanks(self.sp_model.decode(known))
 
     def _in_engine(self, index: int) -> bool:
-        """Leave control tokens to the engine, which writes nothing for them."""
-        return index < self._num_pieces
+        """Leave control tokens, and ids past the vocabulary, to the engine: it writes nothing."""
+        return index < self._num_pieces or super()._in_engine(index)
 
     def _engine_token(self, index: int) -> str:
         if not 0 <= index < self._num_pieces:
