@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from glmforge.cli import chat, data, demo, doctor, export, inspect, plan, tokenizer, train
+from glmforge.cli import chat, compare, data, demo, doctor, export, inspect, plan, tokenizer, train
 from glmforge.distributed.env import World, read_world
 from glmforge.errors import (
     AdapterError,
@@ -48,6 +48,7 @@ app.command("train", context_settings={"allow_interspersed_args": True})(train.t
 app.add_typer(data.app, name="data")
 app.command("inspect")(inspect.inspect)
 app.command("export")(export.export)
+app.command("compare")(compare.compare)
 app.command("chat")(chat.chat)
 app.add_typer(tokenizer.app, name="tokenizer")
 

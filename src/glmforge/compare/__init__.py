@@ -1,0 +1,1 @@
+"""Before and after: what two runs did differently (``runs``)."""
