@@ -1,4 +1,4 @@
-"""How near answers come to references: exact match, BLEU-4, ROUGE-L, repetition.
+"""Answers in numbers: exact match, BLEU-4, ROUGE, chrF, repetition, loops, diversity.
 
 Pure functions of text, here because evaluation during training and the comparison of models both
 sit above this room and must count alike. Texts are compared in units: words where jieba is
@@ -13,6 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _MAX_ORDER = 4
+_MAX_CHARACTERS = 6
+_RECALL_WEIGHT = 2
+_LOOP = re.compile(r"(.{1,200}?)\1{3,}", re.DOTALL)
+_LOOP_LENGTH, _RULE_LENGTH = 20, 60
 # A run of Latin letters or digits is one unit, every other visible character is one of its own.
 _CHARACTER = re.compile(r"[0-9A-Za-z\u00c0-\u024f]+|\S")
 
@@ -83,13 +87,73 @@ def rouge_l(answer: Sequence[str], reference: Sequence[str]) -> float:
     return 2.0 * lengths[-1] / (len(answer) + len(reference))
 
 
+def rouge_n(answer: Sequence[str], reference: Sequence[str], order: int) -> float:
+    """Return ROUGE-N as F1: runs of `order` units in common (Lin 2004)."""
+    grams, wanted = _grams(answer, order), _grams(reference, order)
+    if not grams or not wanted:
+        return 0.0
+    return 2.0 * (grams & wanted).total() / (grams.total() + wanted.total())
+
+
+def chrf(answer: str, reference: str) -> float:
+    """Return chrF of two texts: runs of 1 to 6 characters, recall weighing twice (Popović 2015).
+
+    White space does not count; orders longer than both texts are left out of the means.
+    """
+    said, wanted = "".join(answer.split()), "".join(reference.split())
+    shares = []
+    for order in range(1, _MAX_CHARACTERS + 1):
+        grams, aims = _grams(said, order), _grams(wanted, order)
+        if grams or aims:
+            matched = (grams & aims).total()
+            shares.append((matched / max(1, grams.total()), matched / max(1, aims.total())))
+    if not shares:
+        return 0.0
+    precision, recall = (sum(part) / len(shares) for part in zip(*shares))
+    weight = _RECALL_WEIGHT**2
+    total = weight * precision + recall
+    return (1 + weight) * precision * recall / total if total else 0.0
+
+
+def repeated_part(text: str) -> str:
+    """Return the part that a looping text says over and over; "" where it does not loop.
+
+    A loop is a unit of up to 200 characters, four times or more in a row, from 20 characters on;
+    from 60 on where the unit has no letter or digit, as the rules of tables have none.
+    """
+    for match in _LOOP.finditer(text):
+        spoken = any(character.isalnum() for character in match[1])
+        if len(match[0]) >= (_LOOP_LENGTH if spoken else _RULE_LENGTH) and match[1].strip():
+            return match[1]
+    return ""
+
+
+def distinct(answers: Sequence[Sequence[str]], order: int) -> float:
+    """Return the share of runs of `order` units that are different ones (Li et al. 2016)."""
+    grams: Counter[tuple[str, ...]] = Counter()
+    for answer in answers:
+        grams.update(_grams(answer, order))
+    return len(grams) / grams.total() if grams else 0.0
+
+
+def self_bleu(answers: Sequence[Sequence[str]]) -> float:
+    """Return how alike answers to one prompt are: the mean BLEU-4 of each against each other."""
+    pairs = [
+        bleu_4(answer, other)
+        for place, answer in enumerate(answers)
+        for number, other in enumerate(answers)
+        if place != number
+    ]
+    return sum(pairs) / len(pairs) if pairs else 0.0
+
+
 def repetition(units: Sequence[str], order: int = _MAX_ORDER) -> float:
     """Return the share of runs of `order` units that an answer has said before."""
     grams = _grams(units, order)
     return 1.0 - len(grams) / grams.total() if grams else 0.0
 
 
-def _grams(units: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
+def _grams(units: Sequence[str] | str, order: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(units[at : at + order]) for at in range(len(units) - order + 1))
 
 

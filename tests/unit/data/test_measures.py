@@ -12,10 +12,15 @@ from glmforge.data.measures import (
     Units,
     bleu_4,
     characters,
+    chrf,
+    distinct,
     is_exact,
+    repeated_part,
     repetition,
     rouge_l,
+    rouge_n,
     score,
+    self_bleu,
     usual_units,
 )
 
@@ -121,3 +126,47 @@ def test_characters_are_used_without_jieba(monkeypatch):
     """And the name says so."""
     monkeypatch.setattr(measures.importlib.util, "find_spec", lambda name: None)
     assert usual_units() == CHARACTERS
+
+
+def test_rouge_n_counts_runs_in_common():
+    """Worked by hand: 2 of 3 words of one, 2 of 4 of the other; 1 pair of 2 and 3."""
+    answer, reference = "a b c".split(), "a b d e".split()
+    assert rouge_n(answer, reference, 1) == pytest.approx(2 * 2 / 7)
+    assert rouge_n(answer, reference, 2) == pytest.approx(2 * 1 / 5)
+    assert rouge_n([], reference, 1) == rouge_n(answer, [], 1) == 0.0
+
+
+def test_chrf_weighs_recall_twice():
+    """Worked by hand on one order each: "ab" against "abcd" and the other way round."""
+    # orders 1 and 2: P = 1, R = 2/4 and 1/3; orders 3, 4: the reference alone has runs: 0.
+    precision, recall = (1 + 1 + 0 + 0) / 4, (2 / 4 + 1 / 3 + 0 + 0) / 4
+    assert chrf("ab", "abcd") == pytest.approx(5 * precision * recall / (4 * precision + recall))
+    assert chrf("今天 天气", "今天天气") == 1.0
+    assert chrf("", "今天") == chrf("今天", "") == chrf("", "") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("好的，" * 8, "好的，"),
+        ("I see. " * 3, ""),
+        ("哈哈哈哈", ""),
+        ("well: " + "no no " * 10 + "n", " no"),
+        ("a plain answer that says nothing twice in a row, and ends", ""),
+        ("1. " + "\n" * 40 + "end", ""),
+        ("| --- | --- | --- | --- |", ""),
+        ("!" * 64, "!"),
+        ("x" * 100_000, "x"),
+    ],
+)
+def test_a_loop_is_found_with_what_it_repeats(text, unit):
+    assert repeated_part(text) == unit
+
+
+def test_diversity_over_answers_to_one_prompt():
+    same = [["a", "b", "c", "d"]] * 3
+    other = [["a", "b", "c", "d"], ["e", "f", "g", "h"]]
+    assert distinct(same, 1) == pytest.approx(4 / 12)
+    assert distinct(other, 2) == 1.0
+    assert (self_bleu(same), self_bleu(other), self_bleu(same[:1])) == (1.0, 0.0, 0.0)
+    assert distinct([[]], 1) == 0.0
