@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from glmforge.distributed.env import World, torch_variables_set
+from glmforge.distributed.env import World, let_segments_grow, torch_variables_set
 from glmforge.errors import GlmForgeError, LaunchError
 
 T = TypeVar("T")
@@ -123,6 +123,7 @@ def process_group(world: World) -> Iterator[Ranks]:
     """
     device = pick_device(world)
     if device.type == "cuda":
+        let_segments_grow()
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"

@@ -80,6 +80,16 @@ def fix_cublas_workspace() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
+def let_segments_grow() -> None:
+    """Let torch's CUDA allocator grow its segments, so that freed blocks of every size serve.
+
+    An update of ZeRO-1 or 2 takes and frees blocks as large as all gradients, of two sizes; without
+    this a card needs room for both at once. A value that the user has set stays.
+    """
+    if not (os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")):
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+
+
 def torch_variables(world: World) -> dict[str, str]:
     """Return the variables by which torch, DeepSpeed and `read_world` know this process."""
     return {

@@ -49,9 +49,10 @@ def keeps_linear_inputs(work: Workload) -> bool:
     """Whether each linear layer keeps its input.
 
     Full parameters need it for the weight's gradient. Under ZeRO-3 DeepSpeed's own linear function
-    keeps it for frozen weights too, and its hooks cut a compiled layer at every module.
+    (runtime/zero/linear.py, LinearFunctionForZeroStage3) keeps it for frozen weights too, unless
+    the compiler traces through that function and drops what no gradient needs.
     """
-    return not work.is_low_rank or work.zero_stage == 3
+    return not work.is_low_rank or (work.zero_stage == 3 and not work.compiled)
 
 
 def layer_items(shape: ModelShape, work: Workload) -> tuple[Item, ...]:
@@ -216,13 +217,19 @@ def backward_workspace(shape: ModelShape, work: Workload) -> tuple[int, str]:
     """Return what the backward pass of one layer needs beside what was kept, and the formula."""
     e, hidden, inner = work.element, shape.hidden, shape.inner
     gates = 2 if shape.is_gated else 1
-    per_token = e * (1 + gates) * inner + 2 * e * hidden
-    formula = f"T(e x {1 + gates}F + 2eH) (gradients inside one layer)"
-    if not work.compiled:
-        per_token += e * inner + 12 * hidden
-        formula = f"T(e x {2 + gates}F + 2eH + 12H) (gradients inside one layer)"
+    # Highest where the product of gate and up is taken apart: its gradient and those of both
+    # factors, while all that the layer kept is still there.
+    rows = 2 if work.compiled else 1
+    size = work.tokens * (e * (1 + gates) * inner + rows * e * hidden)
+    formula = f"T(e x {1 + gates}F + {rows}eH) (gradients inside one layer)"
+    if work.method == "qlora":
+        # A weight in 16 bit is there only while its own layer's product is computed.
+        matrix = e * max(linear.in_features * linear.out_features for linear in shape.linears)
+        product = work.tokens * e * (inner + hidden) + matrix
+        if product > size:
+            size, formula = product, "T(eF + eH) + e x largest linear weight (in 16 bit)"
     last = graph_layers(shape, work) - 1
     if work.checkpointing and last % work.checkpoint_every == 0:
-        per_token += layer_bytes(shape, work) - e * hidden
+        size += work.tokens * (layer_bytes(shape, work) - e * hidden)
         formula += " + the layer computed again"
-    return per_token * work.tokens, formula
+    return size, formula

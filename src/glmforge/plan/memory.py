@@ -20,8 +20,8 @@ LIBRARY_BYTES = 32 * 2**20
 
 SLACK_SHARE = 0.05
 SLACK_BYTES = int(0.2 * GIB)
-"""Memory reserved but not allocated: 0 to 6 GiB of 50 were seen without expandable segments, about
-1 with them, which the launcher switches on."""
+"""Memory reserved but not allocated. Without expandable segments 0 to 24 GiB were seen;
+``distributed.env.let_segments_grow`` switches them on."""
 
 HOST_PROCESS_BYTES = 4 * GIB
 """Host memory of a rank besides offloading: Python, torch and CUDA libraries, the data."""

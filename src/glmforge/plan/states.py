@@ -169,9 +169,7 @@ def _update(work: Workload, share: int) -> Sized:
 def _live(shape: ModelShape, work: Workload) -> Sized:
     """Return gathered weights: none where one rank holds all, unless they come from the host."""
     if work.zero_stage != 3 or (work.world_size == 1 and not work.offload_param):
-        dequantised = work.element * shape.largest if work.method == "qlora" else 0
-        text = "e x largest weight (one linear layer in 16 bit)" if dequantised else "0"
-        return Sized(bytes=dequantised, formula=text)
+        return Sized(bytes=0, formula="0")
     elements = min(shape.parameters, max(work.max_live, shape.layer_parameters))
     elements += min(work.prefetch_bucket, shape.parameters - elements)
     return Sized(
