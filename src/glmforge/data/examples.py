@@ -18,7 +18,7 @@ from glmforge.data.encoder import TokenizerLike
 from glmforge.data.rules import check
 from glmforge.data.segments import IGNORED, Ids, Inexpressible, Labels, row_arrays
 from glmforge.data.templates import LABELS, template_for
-from glmforge.data.truncation import POLICIES, Limit, Truncation, fit
+from glmforge.data.truncation import POLICIES, Fitted, Limit, Truncation, fit
 from glmforge.errors import DataError
 
 OnError = Literal["stop", "skip"]
@@ -36,13 +36,16 @@ class Example:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """What happened to the records. Rows are what training sees; records are what was read."""
+    """What happened to the records. Rows are what training sees; records are what was read.
+
+    ``no_label_left`` counts the dropped whose questions alone fill a row.
+    """
 
     records: int = 0
     rows: int = 0
     skipped: int = 0
     dropped: int = 0
-    untrained: int = 0
+    no_label_left: int = 0
     shortened: int = 0
     split: int = 0
     cut: int = 0
@@ -63,19 +66,29 @@ class Counts:
             f"{self.records:,} records read, {self.rows:,} rows kept: "
             f"{self.total_tokens:,} tokens, {self.trained_tokens:,} trained ({share:.0%})"
         )
+        cut = self.dropped - self.no_label_left
         notes = {
             "skipped for faults": self.skipped,
-            "dropped as too long": self.dropped,
-            "dropped with nothing to train": self.untrained,
+            "dropped as too long: no label left": self.no_label_left,
+            "dropped as too long: an answer would be cut": cut,
             "shortened": self.shortened,
             "split": self.split,
             "with a cut answer": self.cut,
+        }
+        if any(notes.values()):
+            notes["untouched"] = self.records - sum(notes.values())
+        notes |= {
             "turns lost to the limit": self.lost_turns,
             "unanswered messages dropped at the end": self.trailing_messages,
             "thinking texts left out (this family has no place for them)": self.left_out_reasoning,
         }
         said = ", ".join(f"{number:,} {what}" for what, number in notes.items() if number)
         return f"{line}\n{said}" if said else line
+
+    @property
+    def left_out(self) -> int:
+        """Records that training does not see at all; each is written to ``skipped.jsonl``."""
+        return self.skipped + self.dropped
 
 
 class ExampleList(Sequence[Example]):
@@ -106,7 +119,11 @@ class ExampleList(Sequence[Example]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleSet:
-    """Examples, the counts of how they came about, and the problems of skipped records."""
+    """Examples, the counts of how they came about, and why records were left out.
+
+    Problems of level "error" are of faulty records, of level "warning" of those dropped as too
+    long.
+    """
 
     examples: Sequence[Example]
     counts: Counts
@@ -151,8 +168,19 @@ def build_examples(
     for found, faults in encode_many(conversations, limit, truncation, counts):
         examples.extend(found)
         problems.extend(faults)
-    if problems and on_error == "stop":
-        raise problems_error(problems)
+    return finished(examples, counts, problems, on_error)
+
+
+def finished(
+    examples: Sequence[Example], counts: Counts, problems: Sequence[Problem], on_error: OnError
+) -> ExampleSet:
+    """The set of what was encoded, unless faults or emptiness forbid it.
+
+    Raises:
+        DataError: as ``build_examples``.
+    """
+    if counts.skipped and on_error == "stop":
+        raise problems_error([problem for problem in problems if problem.level == "error"])
     if not examples:
         raise nothing_left(counts)
     return ExampleSet(examples=ExampleList(examples), counts=counts, problems=tuple(problems))
@@ -199,7 +227,7 @@ def encode_many(
     *,
     prefetch: bool = True,
 ) -> Iterator[tuple[list[Example], list[Problem]]]:
-    """Yield the rows of every conversation, or the faults for which it is skipped.
+    """Yield the rows of every conversation, or why it gives none.
 
     Args:
         conversations: unchecked; every record is judged here.
@@ -251,7 +279,7 @@ def faults_of(conversation: Conversation) -> list[Problem]:
 def _encode_one(
     conversation: Conversation, limit: Limit, truncation: Truncation, counts: Counts
 ) -> tuple[list[Example], list[Problem]]:
-    """Encode one checked conversation, counting what happened: its rows, or why it is skipped."""
+    """Encode one checked conversation, counting what happened: its rows, or why there are none."""
     if limit.labels != "official":
         conversation, trailing = without_trailing_user(conversation)
         counts.trailing_messages += trailing
@@ -259,6 +287,12 @@ def _encode_one(
         counts.left_out_reasoning += sum(bool(m.reasoning) for m in conversation.messages)
     try:
         fitted = fit(conversation, limit, truncation)
+        if not fitted.rows and fitted.outcome != "dropped":
+            raise Inexpressible(
+                "nothing-trained",
+                f"with labels {limit.labels} none of its tokens is trained",
+                "remove the record, or a mark that says not to train",
+            )
     except Inexpressible as error:
         counts.skipped += 1
         problem = Problem(
@@ -266,11 +300,9 @@ def _encode_one(
         )
         return [], [problem]
     if not fitted.rows:
-        if fitted.outcome == "dropped":
-            counts.dropped += 1
-        else:
-            counts.untrained += 1
-        return [], []
+        counts.dropped += 1
+        counts.no_label_left += fitted.no_label_left
+        return [], [_too_long(conversation.source, fitted, limit)]
     counts.lost_turns += fitted.lost_turns
     counts.shortened += fitted.outcome == "shortened"
     counts.split += fitted.outcome == "split"
@@ -283,6 +315,18 @@ def _encode_one(
         counts.total_tokens += len(input_ids)
         counts.trained_tokens += int((labels != IGNORED).sum())
     return examples, []
+
+
+def _too_long(source: str, fitted: Fitted, limit: Limit) -> Problem:
+    what = "no label would be left" if fitted.no_label_left else "an answer would be cut"
+    return Problem(
+        source=source,
+        rule="too-long",
+        text=f"{fitted.tokens:,} tokens, more than max_length {limit.max_length:,}: dropped, "
+        f"because {what}",
+        advice="raise max_length, shorten the record or choose another truncation",
+        level="warning",
+    )
 
 
 def nothing_left(counts: Counts, files: str = "") -> DataError:

@@ -26,7 +26,8 @@ from glmforge.data.sources import ReadOptions, convert, read_records
 from glmforge.data.truncation import Truncation
 
 KEPT_PROBLEMS = 200
-"""Problems of a part that its description brings along; the file beside the part has all."""
+"""Faults of a part that its description brings along; the file beside the part has all problems,
+those of records dropped as too long included."""
 _ROWS_OF_A_BATCH = 4096
 
 
@@ -136,4 +137,5 @@ def _line_of(problem: Problem) -> int:
 
 
 def _shortened(described: dict[str, Any]) -> dict[str, Any]:
-    return described | {"problems": described["problems"][:KEPT_PROBLEMS]}
+    faults = [problem for problem in described["problems"] if problem["level"] == "error"]
+    return described | {"problems": faults[:KEPT_PROBLEMS]}

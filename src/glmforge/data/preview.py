@@ -66,12 +66,12 @@ def preview_rows(
             continue
         counts = Counts()
         ((found, faults),) = encode_many([item], limit, truncation, counts)
-        if faults:
+        if counts.skipped:
             yield _rowless(item.source, faults)
             continue
-        problems = check(item)
+        problems = [*check(item), *faults]
         flags = [problem.rule for problem in problems]
-        changes = ("shortened", "split", "cut", "dropped", "untrained", "trailing_messages")
+        changes = ("shortened", "split", "cut", "dropped", "no_label_left", "trailing_messages")
         flags += [name.replace("_", "-") for name in changes if getattr(counts, name)]
         notes = tuple(str(problem) for problem in problems)
         if not found:

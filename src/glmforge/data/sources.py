@@ -18,13 +18,12 @@ from glmforge.data.encoder import TokenizerLike
 from glmforge.data.examples import (
     Counts,
     Example,
-    ExampleList,
     ExampleSet,
     OnError,
     encode_many,
     faults_of,
+    finished,
     limit_of,
-    nothing_left,
     problems_error,
 )
 from glmforge.data.formats import find_format, to_conversations
@@ -112,7 +111,7 @@ def load_examples(
     """Read, check and encode files in one pass; arguments as of the two doors it joins.
 
     Returns:
-        Examples, counts, and the problems of every skipped record.
+        Examples, counts, and a problem for every record that was left out.
 
     Raises:
         DataError: as ``read_conversations`` and ``build_examples``; all problems in one error.
@@ -140,11 +139,7 @@ def load_examples(
     for found, faults in encode_many(good(), limit, truncation, counts):
         examples.extend(found)
         problems.extend(faults)
-    if problems and on_error == "stop":
-        raise problems_error(problems)
-    if not examples:
-        raise nothing_left(counts)
-    return ExampleSet(examples=ExampleList(examples), counts=counts, problems=tuple(problems))
+    return finished(examples, counts, problems, on_error)
 
 
 def iterate(path: Paths, options: ReadOptions) -> Iterator[Conversation | Problem]:
@@ -246,7 +241,7 @@ def _is_hub_name(text: str) -> bool:
 
 
 def write_skipped(problems: Iterable[Problem], path: Path) -> None:
-    """Write skipped records to a JSON Lines file: source, rule, text, advice."""
+    """Write records that were left out to a JSON Lines file: source, rule, text, advice."""
     with path.open("w", encoding="utf-8") as file:
         for problem in problems:
             values = {

@@ -132,6 +132,7 @@ def read_arrow(path: Path) -> Items:
 def _batches(batches: Iterator[pa.RecordBatch], path: Path) -> Items:
     number = 0
     for batch in batches:
+        batch.validate(full=True)  # or a damaged file reads foreign memory, or none at all
         for row in batch.to_pylist():
             number += 1
             yield Record(source=f"{path.name}:{number}", value=without_nulls(row))

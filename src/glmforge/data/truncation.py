@@ -28,11 +28,17 @@ Outcome = Literal["whole", "shortened", "split", "cut", "dropped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Rows that fit, what was done for it, and how many whole turns it cost."""
+    """Rows that fit, what was done for it, and how many whole turns it cost.
+
+    ``tokens`` is the longest row before; ``no_label_left`` says of a dropped dialogue that what
+    fits of it holds nothing to train.
+    """
 
     rows: list[Row]
     outcome: Outcome
     lost_turns: int = 0
+    tokens: int = 0
+    no_label_left: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +87,24 @@ def fit(conversation: Conversation, limit: Limit, truncation: Truncation) -> Fit
     if limit.fits(rows):
         return Fitted(rows=rows, outcome="whole")
     if conversation.is_text and truncation not in ("drop", "error"):
-        return _split_text(rows[0], limit)
-    return POLICIES[truncation](conversation, rows, limit)
+        fitted = _split_text(rows[0], limit)
+    else:
+        fitted = POLICIES[truncation](conversation, rows, limit)
+    return replace(
+        fitted,
+        tokens=max(row_length(row) for row in rows),
+        no_label_left=not fitted.rows and not any(_trains(row, limit.max_length) for row in rows),
+    )
+
+
+def _trains(row: Row, room: int) -> bool:
+    """Whether the first ``room`` tokens of a row hold one that is trained."""
+    at = 0
+    for segment in row:
+        if segment.trained and segment.token_ids:
+            return at < room
+        at += len(segment.token_ids)
+    return False
 
 
 def _drop(conversation: Conversation, rows: list[Row], limit: Limit) -> Fitted:

@@ -99,13 +99,13 @@ class TrainingData:
         )
 
     def write_skipped(self, directory: Path, say: Say) -> None:
-        """Write skipped.jsonl where records were skipped: which, and why."""
+        """Write skipped.jsonl where records were left out: which, and why."""
         sets = [found for part in self.sets.values() for found in part]
-        number = sum(found.counts.skipped for found in sets)
+        number = sum(found.counts.left_out for found in sets)
         if number:
             path = directory / "skipped.jsonl"
             write_skipped((problem for found in sets for problem in found.problems()), path)
-            say(f"data: {number:,} faulty records were skipped: {path}")
+            say(f"data: {number:,} records were left out, each with its reason in {path}")
 
 
 def prepare_data(

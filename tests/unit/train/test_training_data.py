@@ -162,7 +162,7 @@ def test_every_skipped_record_is_written_out(configured: Any, tmp_path: Path) ->
     assert [json.loads(line)["source"] for line in lines] == [
         f"bad.jsonl:{n}" for n in range(2, 302)
     ]
-    assert "300 faulty records were skipped" in said[-1]
+    assert "300 records were left out" in said[-1]
 
 
 def test_faults_of_all_sources_come_in_one_error(configured: Any, tmp_path: Path) -> None:
