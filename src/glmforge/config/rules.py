@@ -6,6 +6,8 @@ reported together with all others. The same list decides what `RunConfig.to_yaml
 
 from collections.abc import Callable, Iterator
 
+from glmforge.config.training_settings import STEP_METRICS
+
 Getter = Callable[[str], object]
 """Gives the value of a dotted setting: the written one, else its default."""
 
@@ -50,20 +52,26 @@ def _idle(get: Getter) -> Iterator[tuple[str, str]]:
             yield f"training.{name}", f"training.lr_scheduler_type is {schedule}"
     yield from _idle_data(get)
     prompts = get("generation.prompts")
+    on_steps = get("training.metric_for_best_model") in STEP_METRICS
     if get("data.validation") is None and get("data.validation_size") is None:
         reason = "neither data.validation nor data.validation_size is given, so nothing is"
         yield "training.per_device_eval_batch_size", f"{reason} evaluated"
         yield "generation.num_prompts", f"{reason} there to take"
         if prompts is None:
-            yield "training.eval_steps", f"{reason} evaluated"
+            if not on_steps:
+                yield "training.eval_steps", f"{reason} evaluated"
             yield "generation.max_new_tokens", "no validation data and no generation.prompts"
     elif prompts is not None:
         yield "generation.num_prompts", "generation.prompts is written out"
     if prompts is None:
         yield "generation.references", "they answer generation.prompts, which is not written"
-    if not measured(get):
+    if not measured(get) and not on_steps:
+        reason = (
+            "nothing is evaluated: no validation data and no prompts (a measure of the steps, such "
+            "as training.metric_for_best_model: loss, needs neither)"
+        )
         for name in ("metric_for_best_model", "greater_is_better", "early_stopping_patience"):
-            yield f"training.{name}", "nothing is evaluated: no validation data and no prompts"
+            yield f"training.{name}", reason
     if get("launch.nproc") in (None, 1) and get("launch.gpus") is None:
         for name in ("master_addr", "master_port"):
             yield f"launch.{name}", "one process meets nobody (launch.nproc, launch.gpus)"
@@ -76,9 +84,9 @@ def measured(get: Getter) -> set[str]:
     from_held_out = prompts is None and held_out and get("generation.num_prompts") != 0
     found = {"eval_loss"} if held_out else set()
     if prompts is not None or from_held_out:
-        found |= {"eval_repetition", "eval_stopped_share"}
+        found |= {"eval_repetition", "eval_stopped_share", "eval_empty_answers"}
     if from_held_out or (prompts is not None and get("generation.references") is not None):
-        found |= {"eval_exact_match", "eval_bleu_4", "eval_rouge_l"}
+        found |= {"eval_exact_match", "eval_bleu_4", "eval_rouge_l", "eval_empty_references"}
     return found
 
 
@@ -106,6 +114,8 @@ def contradictions(get: Getter) -> list[tuple[str, str]]:
     metric = get("training.metric_for_best_model")
     patience = get("training.early_stopping_patience")
     known = measured(get)
+    if metric in STEP_METRICS:
+        known = set()
     if known and metric not in known and (metric != "eval_loss" or patience is not None):
         problems.append(
             (

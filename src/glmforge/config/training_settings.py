@@ -3,11 +3,39 @@
 A part of the schema; rules between its fields are in `rules.py`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from glmforge.config.fields import Count, PathText, Settings
+
+TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow"]
+EvalMetric = Literal[
+    "eval_loss",
+    "eval_exact_match",
+    "eval_bleu_4",
+    "eval_rouge_l",
+    "eval_repetition",
+    "eval_stopped_share",
+    "eval_empty_answers",
+    "eval_empty_references",
+]
+StepMetric = Literal[
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "loss_scale",
+    "skipped_steps",
+    "trained_tokens",
+    "tokens_per_second",
+    "step_seconds",
+    "data_seconds",
+    "peak_gib",
+]
+Metric = Literal[EvalMetric, StepMetric]
+
+STEP_METRICS: tuple[str, ...] = get_args(StepMetric)
+"""Measures of a step, by the names of metrics.jsonl."""
 
 
 class TrainingSettings(Settings):
@@ -115,29 +143,30 @@ class TrainingSettings(Settings):
     )
     eval_steps: Count | None = Field(
         default=None,
-        description="Evaluate every so many steps; null evaluates at each epoch's end only.",
+        description="Evaluate (look at metric_for_best_model) every so many steps; null does so at "
+        "each epoch's end only.",
     )
-    metric_for_best_model: Literal[
-        "eval_loss",
-        "eval_exact_match",
-        "eval_bleu_4",
-        "eval_rouge_l",
-        "eval_repetition",
-        "eval_stopped_share",
-    ] = Field(
+    report_to: Literal["none"] | TrackerName | list[TrackerName] = Field(
+        default="tensorboard",
+        description="Where curves and sample answers go besides metrics.jsonl: none, one or "
+        "several of tensorboard, wandb, swanlab, mlflow (the last three need their package).",
+    )
+    metric_for_best_model: Metric = Field(
         default="eval_loss",
-        description="Measure of the evaluations by which the best checkpoint is kept and early "
-        "stopping decides.",
+        description="Measure by which the best checkpoint is kept and early stopping decides: of "
+        "the evaluations (eval_...), or of the steps since the last one (loss, grad_norm, ...: "
+        "their mean).",
     )
     greater_is_better: bool | None = Field(
         default=None,
-        description="Whether a higher metric_for_best_model is better; null knows: lower for loss "
-        "and repetition, higher for the others.",
+        description="Whether a higher metric_for_best_model is better; null knows: lower for "
+        "losses, norms, repetition, empty answers, skipped steps, seconds and memory, higher for "
+        "the others.",
     )
     early_stopping_patience: Count | None = Field(
         default=None,
-        description="End the run after so many evaluations in a row without a better "
-        "metric_for_best_model; null never does.",
+        description="End the run after so many looks in a row (eval_steps, epochs' ends) without a "
+        "better metric_for_best_model; null never does.",
     )
     save_steps: Count = Field(default=500, description="Write a checkpoint every so many steps.")
     save_total_limit: Count = Field(

@@ -4,13 +4,39 @@ Pure bookkeeping on `Progress`, called by ``session`` after each evaluation on a
 values are the same on every rank, so the decisions are too.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from glmforge.config import RunConfig
+from glmforge.config.training_settings import STEP_METRICS
+from glmforge.train.metrics import StepRecord
 from glmforge.train.state import Progress
 
-_LOWER_IS_BETTER = ("eval_loss", "eval_repetition")
+_LOWER_IS_BETTER = frozenset(
+    """eval_loss eval_repetition eval_empty_answers eval_empty_references loss grad_norm
+    skipped_steps step_seconds data_seconds peak_gib""".split()
+)
+
+
+def note_step(progress: Progress, record: StepRecord, config: RunConfig) -> None:
+    """Add a step to the mean of the metric since the last evaluation, where it is of the steps.
+
+    A value that is not finite (a step that made no update) is left out.
+    """
+    name = config.training.metric_for_best_model
+    if name in STEP_METRICS and math.isfinite(value := float(getattr(record, name))):
+        progress.window_sum += value
+        progress.window_steps += 1
+
+
+def _metric(progress: Progress, values: Mapping[str, Any], name: str) -> float | None:
+    """Return the metric of an evaluation; a mean over steps is taken and begins anew."""
+    if name not in STEP_METRICS:
+        return values.get(name)
+    steps, total = progress.window_steps, progress.window_sum
+    progress.window_steps, progress.window_sum = 0, 0.0
+    return total / steps if steps else None
 
 
 def note_evaluation(progress: Progress, values: Mapping[str, Any], config: RunConfig) -> bool:
@@ -30,7 +56,7 @@ def note_evaluation(progress: Progress, values: Mapping[str, Any], config: RunCo
     if loss is not None and progress.step > 0:
         lowest = progress.best_eval_loss
         progress.best_eval_loss = loss if lowest is None else min(lowest, loss)
-    value = values.get(training.metric_for_best_model)
+    value = _metric(progress, values, training.metric_for_best_model)
     if value is None or progress.step == 0:
         return False
     greater = training.greater_is_better
@@ -49,8 +75,10 @@ def note_evaluation(progress: Progress, values: Mapping[str, Any], config: RunCo
 
 def early_end_line(progress: Progress, config: RunConfig) -> str:
     """Say why a run ends before its last step."""
+    name = config.training.metric_for_best_model
+    what = f"the mean {name} of the steps between" if name in STEP_METRICS else name
     return (
-        f"ended early after step {progress.step}: {config.training.metric_for_best_model} was not "
+        f"ended early after step {progress.step}: {what} was not "
         f"better than {progress.best_metric:.4f} (step {progress.best_step}) in "
         f"{progress.evaluations_since_best} evaluation(s) in a row"
     )

@@ -12,6 +12,7 @@ from typing import Any
 from glmforge.data import StepBatches
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import TrainingError
+from glmforge.train.best import note_step
 from glmforge.train.engine import (
     local_gradient_norm,
     loss_scale,
@@ -111,6 +112,7 @@ def train_loop(session: Session) -> None:
             peak_gib=max(row[3] for row in gathered),
         )
         session.recorder.step(record, gathered)
+        note_step(progress, record, session.config)
         stop_on_lost_steps(session, record)
         session.after_step(stop_signal=int(max(row[5] for row in gathered)))
         mark = time.perf_counter()

@@ -16,6 +16,7 @@ from glmforge.config import RunConfig
 from glmforge.errors import ConfigError
 from glmforge.train.engine import cpu_adam_problem
 from glmforge.train.schedule import decay_count, warmup_count
+from glmforge.train.trackers import tracker_problems
 
 
 def four_bit(compute_dtype: torch.dtype) -> BitsAndBytesConfig:
@@ -85,7 +86,7 @@ def check_requirements(
             "training.optim=adamw_torch",
         ),
     }
-    problems = []
+    problems = tracker_problems(config)
     for setting, (value, is_used, instead) in users.items():
         if is_used and device.type != "cuda":
             problems.append(

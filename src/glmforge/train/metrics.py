@@ -1,6 +1,6 @@
-"""What a run records and shows: metrics.jsonl, TensorBoard, the progress bar.
+"""What a run records and shows: metrics.jsonl, samples.jsonl, the progress bar, its trackers.
 
-Only rank 0 writes. metrics.jsonl gets a line for every step and evaluation; console and TensorBoard
+Only rank 0 writes. metrics.jsonl gets a line for every step and evaluation; console and trackers
 follow `logging_steps`. stdout is left to results: progress goes to stderr.
 """
 
@@ -17,6 +17,11 @@ from typing import Any, TextIO
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from glmforge.config import RunConfig
+from glmforge.distributed.collectives import Ranks
+from glmforge.train.tensorboard import Say, eval_scalars, sample_texts, train_scalars
+from glmforge.train.trackers import Trackers, open_trackers
 
 GIB = 2**30
 
@@ -47,6 +52,11 @@ def peak_gib(device: torch.device) -> float:
     return kib * (1 if sys.platform == "darwin" else 1024) / GIB
 
 
+def is_shown(step: int, logging_steps: int, total_steps: int) -> bool:
+    """Say whether a step gets a line on the console and a point of each curve."""
+    return step % logging_steps == 0 or step in (1, total_steps)
+
+
 class Recorder:
     """Writes a run's records. On ranks other than 0 every method does nothing."""
 
@@ -58,6 +68,7 @@ class Recorder:
         logging_steps: int,
         total_steps: int,
         start: int | None,
+        trackers: Trackers,
     ) -> None:
         """Open the files, dropping records after step `start` that a resumed run will redo.
 
@@ -66,26 +77,23 @@ class Recorder:
         self._is_main = is_main
         self._logging_steps = logging_steps
         self._total_steps = total_steps
+        self._trackers = trackers
         self._bar: _Bar | None = None
         if not is_main:
             return
-        from torch.utils.tensorboard import SummaryWriter
-
         for name in ("metrics.jsonl", "samples.jsonl"):
             _drop_after(directory / name, -1 if start is None else start)
         self._file: TextIO = open(directory / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
         self._samples: TextIO = open(directory / "samples.jsonl", "a", encoding="utf-8")  # noqa: SIM115
-        self._board = SummaryWriter(
-            str(directory / "tensorboard"), purge_step=0 if start is None else start + 1
-        )
         self._bar = _Bar(total_steps, start or 0)
 
     def step(self, record: StepRecord, gathered: Sequence[Sequence[float]]) -> None:
         """Record one update; `gathered` holds each rank's [share, seconds, data, peak, tokens]."""
         if not self._is_main or self._bar is None:
             return
-        self._write({"kind": "train", **asdict(record)})
-        shown = record.step % self._logging_steps == 0 or record.step in (1, self._total_steps)
+        row = {"kind": "train", **asdict(record)}
+        self._write(row)
+        shown = is_shown(record.step, self._logging_steps, self._total_steps)
         self._bar.advance(record, line=shown)
         if record.step % self._logging_steps == 0:
             for rank, (_, seconds, data, peak, tokens, *_) in enumerate(gathered):
@@ -101,25 +109,14 @@ class Recorder:
                     }
                 )
         if shown:
-            for name in (
-                "loss",
-                "learning_rate",
-                "grad_norm",
-                "loss_scale",
-                "tokens_per_second",
-                "peak_gib",
-            ):
-                self._board.add_scalar(f"train/{name}", getattr(record, name), record.step)
+            self._trackers.scalars(train_scalars(row), record.step)
 
     def evaluation(self, values: Mapping[str, Any]) -> None:
         """Record one evaluation: `step`, `epoch`, `eval_loss` and what else it measured."""
         if not self._is_main:
             return
         self._write({"kind": "eval", **values})
-        for name, value in values.items():
-            if name not in ("step", "epoch") and isinstance(value, int | float):
-                self._board.add_scalar(f"eval/{name}", value, values["step"])
-        self._board.flush()
+        self._trackers.scalars(eval_scalars(values), values["step"])
         if "eval_loss" in values:
             self.say(
                 f"step {values['step']}  eval_loss {values['eval_loss']:.4f} over "
@@ -130,11 +127,10 @@ class Recorder:
         """Record generated answers: prompt, answer, stop reason."""
         if not self._is_main:
             return
-        for number, row in enumerate(rows):
+        for row in rows:
             self._samples.write(json.dumps({"step": step, **row}, ensure_ascii=False) + "\n")
-            text = f"**{row['prompt']}**\n\n{row['answer']}\n\n({row['stop_reason']})"
-            self._board.add_text(f"samples/{number}", text, step)
         self._samples.flush()
+        self._trackers.texts(sample_texts(rows), step)
 
     def say(self, line: str) -> None:
         """Print one line for people, on rank 0, without breaking the progress bar."""
@@ -146,7 +142,7 @@ class Recorder:
         if not self._is_main or self._bar is None:
             return
         self._bar.close()
-        self._board.close()
+        self._trackers.close()
         self._file.close()
         self._samples.close()
 
@@ -158,6 +154,47 @@ class Recorder:
         }
         self._file.write(json.dumps(finite, ensure_ascii=False) + "\n")
         self._file.flush()
+
+
+def open_recorder(
+    config: RunConfig,
+    directory: Path,
+    ranks: Ranks,
+    total_steps: int,
+    *,
+    start: int | None,
+    say: Say,
+) -> Recorder:
+    """Open a run's records and trackers; a collective.
+
+    Args:
+        config: of the run.
+        directory: of the run.
+        ranks: all ranks.
+        total_steps: of the whole run.
+        start: the step that a resumed run goes on from; None for a run from its beginning.
+        say: prints a line for people.
+
+    Raises:
+        TrainingError: a tracker does not start; on every rank.
+    """
+    every = config.training.logging_steps
+    trackers = open_trackers(
+        config,
+        directory,
+        ranks,
+        start=start,
+        is_shown=lambda step: is_shown(step, every, total_steps),
+        say=say,
+    )
+    return Recorder(
+        directory,
+        is_main=ranks.is_main,
+        logging_steps=every,
+        total_steps=total_steps,
+        start=start,
+        trackers=trackers,
+    )
 
 
 def _drop_after(path: Path, step: int) -> None:

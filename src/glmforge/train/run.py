@@ -23,7 +23,7 @@ from glmforge.train.deterministic import deterministic_kernels
 from glmforge.train.disk import check_before_run, checkpoint_bytes
 from glmforge.train.engine import OptimizerSettings, build_engine
 from glmforge.train.loop import train_loop
-from glmforge.train.metrics import Recorder
+from glmforge.train.metrics import open_recorder
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
 from glmforge.train.prepare import RunPlan, plan_run, prepare_model
 from glmforge.train.resume import find_start, is_resuming, load_start
@@ -157,13 +157,8 @@ def _prepare(
         _begin_directory(config, directory, planned, manifest, ranks, say)
         progress = Progress()
         seed_everything(training.seed + ranks.rank)  # dropout differs from rank to rank
-    recorder = Recorder(
-        directory,
-        is_main=ranks.is_main,
-        logging_steps=training.logging_steps,
-        total_steps=planned.total_steps,
-        start=progress.step if start is not None else None,
-    )
+    begun = progress.step if start is not None else None
+    recorder = open_recorder(config, directory, ranks, planned.total_steps, start=begun, say=say)
     fixed_width = ranks.device.type == "cuda" and planned.data.packed  # one shape to compile for
     return Session(
         config=config,

@@ -33,7 +33,7 @@ _PACKAGES = (
 # global batch, their product, may not: resume.find_start).
 _FREE_ON_RESUME = frozenset(
     """launch training.output_dir training.logging_steps training.save_steps training.eval_steps
-    training.save_total_limit training.per_device_eval_batch_size generation
+    training.save_total_limit training.per_device_eval_batch_size training.report_to generation
     training.per_device_train_batch_size training.gradient_accumulation_steps
     data.prepared_dir data.preprocessing_num_workers""".split()
 )

@@ -32,6 +32,10 @@ class Progress:
     best_step: int | None = None
     """Step of that value."""
     evaluations_since_best: int = 0
+    window_sum: float = 0.0
+    """Sum of the metric over the steps since the last evaluation, where it is one of the steps."""
+    window_steps: int = 0
+    """How many of those steps had a finite value."""
     ended_early: bool = False
     """Whether early stopping ended the run at this step."""
     looked_step: int | None = None

@@ -1,10 +1,13 @@
 """The best evaluation follows the chosen measure, and patience ends a run."""
 
+import json
+
 import pytest
 
 from glmforge.assets import asset_path
 from glmforge.config import config_from_mapping
-from glmforge.train.best import early_end_line, note_evaluation
+from glmforge.train.best import early_end_line, note_evaluation, note_step
+from glmforge.train.metrics import StepRecord
 from glmforge.train.state import Progress
 
 
@@ -80,3 +83,75 @@ def test_an_evaluation_without_the_measure_says_nothing():
     progress, _ = looks(settings, "eval_rouge_l", [None, 0.5, None, None, 0.6])
     assert progress.best_step == 4
     assert not progress.ended_early
+
+
+def record(step, **values):
+    usual = dict.fromkeys(
+        """epoch loss learning_rate grad_norm loss_scale skipped_steps trained_tokens
+        tokens_per_second step_seconds data_seconds peak_gib""".split(),
+        1.0,
+    )
+    return StepRecord(step=step, **(usual | values))
+
+
+def no_evaluation(**training):
+    data = str(asset_path("demo/train.jsonl"))
+    return config_from_mapping(
+        {
+            "model": {"model_name_or_path": str(asset_path("demo/model"))},
+            "data": {"train": data},
+            "training": {"output_dir": "run", **training},
+        }
+    )
+
+
+def steps(settings, name, windows):
+    """Looks after windows of steps with these values, nothing else being evaluated."""
+    progress, best = Progress(), []
+    for window in windows:
+        for value in window:
+            progress.step += 1
+            note_step(progress, record(progress.step, **{name: value}), settings)
+        best.append(note_evaluation(progress, {}, settings))
+        if progress.ended_early:
+            break
+    return progress, best
+
+
+def test_early_stopping_follows_a_measure_of_the_steps_without_any_validation():
+    """The mean since the last look decides, so that one lucky step does not."""
+    settings = no_evaluation(metric_for_best_model="loss", early_stopping_patience=2, eval_steps=2)
+    progress, best = steps(settings, "loss", [(4.0, 2.0), (1.0, 2.0), (0.1, 5.0), (3.0, 3.0)])
+    assert best == [True, True, False, False]
+    assert progress.ended_early
+    assert (progress.best_step, progress.best_metric) == (4, 1.5)
+    assert early_end_line(progress, settings).startswith(
+        "ended early after step 8: the mean loss of the steps between was not better than 1.5000"
+    )
+
+
+def test_more_speed_is_better_and_a_larger_norm_is_not():
+    """Each measure of the steps knows its direction."""
+    settings = no_evaluation(metric_for_best_model="tokens_per_second")
+    assert steps(settings, "tokens_per_second", [(10.0,), (20.0,), (15.0,)])[0].best_step == 2
+    settings = no_evaluation(metric_for_best_model="grad_norm")
+    assert steps(settings, "grad_norm", [(10.0,), (20.0,), (5.0,)])[0].best_step == 3
+
+
+def test_steps_without_a_finite_loss_are_in_no_mean():
+    """A window of nothing else says nothing."""
+    settings = no_evaluation(metric_for_best_model="loss", early_stopping_patience=1)
+    nan = float("nan")
+    progress, best = steps(settings, "loss", [(2.0, nan), (nan, nan), (1.0, nan)])
+    assert best == [True, False, True]
+    assert progress.best_metric == 1.0
+
+
+def test_a_resumed_run_has_the_same_mean():
+    """What the window holds is part of the progress that a checkpoint keeps."""
+    settings = no_evaluation(metric_for_best_model="loss")
+    progress = Progress()
+    note_step(progress, record(1, loss=0.1), settings)
+    note_step(progress, record(2, loss=0.7), settings)
+    again = Progress.from_dict(json.loads(json.dumps(progress.to_dict())))
+    assert again == progress
