@@ -57,6 +57,14 @@ def read_world() -> World:
     return world
 
 
+def read_secret(name: str) -> str | None:
+    """Return the value of an environment variable that holds a key; None where it is not set.
+
+    Keys are never settings: those are printed, and written into run directories.
+    """
+    return os.environ.get(name) or None
+
+
 @contextmanager
 def torch_variables_set(world: World) -> Iterator[None]:
     """Hold torch's variables in the environment for the time of a run, and take them back.
