@@ -1,0 +1,70 @@
+"""Where the files of a model say that answers end, held against its tokenizer.
+
+Asked before weights are read, by training and by comparison: a model that is stopped at an id of
+another vocabulary, or never told where to stop, spoils every answer.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from glmforge.errors import ModelError
+from glmforge.models.families import family_of_tokenizer
+
+
+def named_stops(tokenizer: Any) -> dict[int, str]:
+    """Return the stop tokens of a tokenizer's family by their ids; none for an unknown family."""
+    return {
+        int(tokenizer.convert_tokens_to_ids(name)): name
+        for name in family_of_tokenizer(tokenizer).stop_tokens
+    }
+
+
+def stops_line(stops: dict[int, str]) -> str:
+    """Stop tokens in one line: names with ids."""
+    return ", ".join(f"{name} ({index})" for index, name in stops.items())
+
+
+def compare_stops(directory: str | Path, tokenizer: Any) -> list[str]:
+    """Compare a model directory's stop ids with its tokenizer's.
+
+    Args:
+        directory: of the model; its generation_config.json may be absent.
+        tokenizer: of the model.
+
+    Returns:
+        Sentences that the user should read.
+
+    Raises:
+        ModelError: generation_config.json names stop ids of another vocabulary.
+    """
+    stops = named_stops(tokenizer)
+    configured = configured_stops(Path(directory))
+    if not stops or not configured:
+        return []  # transformers' own tokenizers: the model's config alone says where to stop
+    path = Path(directory) / "generation_config.json"
+    if not stops.keys() & set(configured):
+        raise ModelError(
+            f"{path}: eos_token_id is {', '.join(map(str, configured))}, but this tokenizer's "
+            f"answers end at {stops_line(stops)}: the two are of different vocabularies. Take both "
+            "files from one download of the model"
+        )
+    missing = {index: name for index, name in stops.items() if index not in configured}
+    if not missing:
+        return []
+    return [
+        f"{path}: eos_token_id lacks {stops_line(missing)}; a program that follows it lets the "
+        "model run on into a made-up turn (samples and exports of this program stop there)"
+    ]
+
+
+def configured_stops(directory: Path) -> list[int]:
+    """Return the stop ids of a directory's generation_config.json; none where there is no file."""
+    path = directory / "generation_config.json"
+    if not path.is_file():
+        return []
+    try:
+        value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{path}: not a JSON object; download it again") from error
+    return [int(index) for index in (value if isinstance(value, list) else [value]) if index]
