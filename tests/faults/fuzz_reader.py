@@ -43,31 +43,41 @@ SECONDS_EACH, MEMORY = 20, 4 << 30
 def seeds(more: Path | None) -> list[bytes]:
     """Whole files of every format, small; and the beginnings of real ones."""
     call = {"name": "f", "arguments": '{"a": 1}'}
+    calls = [{"type": "function", "function": call}]
     dialogue = [
         {"role": "system", "content": "系统", "tools": [{"name": "f", "parameters": {}}]},
         {"role": "user", "content": "你好 <|user|> {{name}}"},
-        {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": call}]},
+        {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "content": "1"},
         {"role": "assistant", "content": [{"type": "text", "text": "好😀"}], "train": False},
         {"role": "assistant", "metadata": "f", "content": "```python\ntool_call(a=1)\n```"},
-    ]  # fmt: skip
+    ]
+    sharegpt = {"human": "a", "function_call": json.dumps(call), "observation": "1", "gpt": "b"}
     rows = [
         {"messages": dialogue, "tools": '[{"name": "f"}]'},
-        {"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": json.dumps(call)},
-                           {"from": "observation", "value": "1"}, {"from": "gpt", "value": "b"}]},
+        {"conversations": [{"from": role, "value": text} for role, text in sharegpt.items()]},
         {"instruction": "i", "input": "n", "output": "o", "history": [["q", "a"]], "system": "s"},
         {"content": "类型#裤*版型#宽松", "summary": "裤子"},
         {"prompt": "p", "response": "r"},
         {"conversation": [{"human": "h", "assistant": "a"}]},
         {"instruction": "i", "instances": [{"input": "", "output": "o"}]},
         {"text": "一段话。"},
-    ]  # fmt: skip
+    ]
     lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
-    found = [lines, json.dumps(rows, indent=2).encode(), lines.replace(b"\n", b"\r\n"),
-             json.dumps({"data": rows}).encode(), b"query,response\n\"a\nb\",c\n1,\"2\"\"\"\n",
-             b"text\tid\nabc\t1\n", "甲\n乙\n\n丙\n".encode("gb18030"),
-             "categories:\n- a\nconversations:\n- - 问\n  - 答\n  - 又\n- - 1\n  - 2\n".encode()]  # fmt: skip
-    table = pa.Table.from_pylist([{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 3)  # fmt: skip
+    found = [
+        lines,
+        lines.replace(b"\n", b"\r\n"),
+        json.dumps(rows, indent=2).encode(),
+        json.dumps({"data": rows}).encode(),
+        b'query,response\n"a\nb",c\n1,"2"""\n',
+        b"text\tid\nabc\t1\n",
+        "甲\n乙\n\n丙\n".encode("gb18030"),
+        "categories:\n- a\nconversations:\n- - 问\n  - 答\n  - 又\n- - 1\n  - 2\n".encode(),
+        gzip.compress(lines),
+        pa.Codec("zstd").compress(lines).to_pybytes(),
+    ]
+    pair = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    table = pa.Table.from_pylist([{"messages": pair}] * 3)
     with tempfile.TemporaryDirectory() as place:
         pq.write_table(table, Path(place) / "a.parquet")
         found.append((Path(place) / "a.parquet").read_bytes())
@@ -76,7 +86,6 @@ def seeds(more: Path | None) -> list[bytes]:
         with make(sink, table.schema) as writer:
             writer.write_table(table)
         found.append(sink.getvalue().to_pybytes())
-    found += [gzip.compress(lines), pa.Codec("zstd").compress(lines).to_pybytes()]
     if more is not None:
         found += [p.read_bytes()[: 1 << 16] for p in sorted(more.rglob("*")) if p.is_file()]
     return found
@@ -128,13 +137,14 @@ def work(out: Path, seconds: float, seed: int, more: Path | None) -> None:
             report = examine(iterate(path, ReadOptions(repairs=repairs)), tokenizer=tokenizer)
             text = "\n".join(report_lines(report, problems=1 << 30))
             text.encode("utf-8")
-            assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text), "a control character is printed"
+            assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text), (
+                "a control character is printed"
+            )
             json.dumps(report_values(report))
             counts["reports"] += 1
-        except DataError as error:
-            assert str(error), "an error without words"
+        except DataError:
             counts["refused"] += 1
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever else it is, it is what we look for
             where = traceback.extract_tb(error.__traceback__)[-1]
             kind = f"{type(error).__name__}-{Path(where.filename).stem}-{where.lineno}"
             if kind not in failures:
@@ -145,7 +155,9 @@ def work(out: Path, seconds: float, seed: int, more: Path | None) -> None:
             failures.add(kind)
         signal.alarm(0)
         path.unlink()
-        (out / f"counts-{seed}.json").write_text(json.dumps(counts | {"failures": sorted(failures)}))
+        (out / f"counts-{seed}.json").write_text(
+            json.dumps(counts | {"failures": sorted(failures)})
+        )
 
 
 def main() -> None:
@@ -165,9 +177,9 @@ def main() -> None:
     while (left := until - time.monotonic()) > 0:
         seed = given.seed * 1000 + number
         number += 1
-        more = ["--more", str(given.more)] if given.more else []
-        code = subprocess.run([sys.executable, __file__, str(given.out), "--worker", "--seconds",
-                               str(left), "--seed", str(seed), *more], check=False).returncode  # fmt: skip
+        command = [sys.executable, __file__, str(given.out), "--worker", "--seed", str(seed)]
+        command += ["--seconds", str(left), *(["--more", str(given.more)] if given.more else [])]
+        code = subprocess.run(command, check=False).returncode
         for path in given.out.glob(f"current-{seed}*") if code else ():
             deaths.append(code)
             path.rename(given.out / f"death-{seed}-{abs(code)}{path.suffix}")

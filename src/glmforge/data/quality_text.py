@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any
 
 from glmforge.data.preview import shown
-from glmforge.data.quality import Report
+from glmforge.data.quality import KEPT_PROBLEMS, Report
 from glmforge.data.verdict import blocks, findings
 
 _BAR = 40  # characters of the longest bar
@@ -38,17 +38,24 @@ def report_lines(report: Report, *, problems: int = 20) -> list[str]:
             f"  < {edge:>7,} {'█' * max(1, round(_BAR * count / most))} {count:,}"
             for edge, count in tokens.bins
         ]
-    for name, found in (("question openings", report.patterns), ("topics", report.topics)):
-        said = "; ".join(f"{c.name} ({c.count:,})" for c in found[:_FIRST] if c.count > 1)
+    chosen = f" (of {report.topic_texts:,} questions)"
+    for name, found, total in (
+        ("question openings", report.patterns, report.records),
+        ("topics" + chosen * (report.topic_texts < report.records), report.topics,
+         report.topic_texts),
+    ):  # fmt: skip
+        said = "; ".join(
+            f"{c.name} ({c.count:,}, {c.count / total:.0%})" for c in found[:_FIRST] if c.count > 1
+        )
         if said:
             lines.append(f"most frequent {name}: {shown(said)}")
     lines += [f"  {shown(text)}" for text in report.copy_examples]
     if report.problems:
         lines.append("")
         lines += [f"{p.level}: {shown(str(p))}" for p in report.problems[:problems]]
-        rest = len(report.problems) - problems
+        rest = len(report.problems) + report.more_problems - problems
         if rest > 0:
-            lines.append(f"and {rest:,} more; --json lists them all")
+            lines.append(f"and {rest:,} more; --json lists the first {KEPT_PROBLEMS:,}")
     return [*lines, "", *_verdict_lines(report)]
 
 

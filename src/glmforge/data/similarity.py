@@ -1,15 +1,15 @@
-"""What records have in common: copies, near copies, and clusters of one pattern or topic.
+"""What texts have in common: the same words, the same shingles, one sentence pattern, one topic.
 
-Near copies are found with MinHash over four-character shingles and banded buckets, so 100,000
-records take seconds, not a comparison of all pairs. Everything is a pure function of the texts.
+Each function looks at single texts (topics at a list of them) and is a pure function of these.
+``copies`` compares the signatures of many records, ``tallies`` counts patterns.
 """
 
 import hashlib
 import itertools
 import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +18,8 @@ import numpy.typing as npt
 from glmforge.data.conversation import Conversation
 
 _PERMUTATIONS = 64
-_BANDS = 16  # of 4 values: pairs above about half the shingles in common meet in some bucket
-NEAR = 0.8
-"""Estimated share of shingles in common from which two records count as near copies."""
+BANDS = 16
+"""Groups of 4 MinHash values: texts with over half of their shingles in common share some group."""
 
 Signature = npt.NDArray[np.uint64]
 _random = np.random.default_rng(0)
@@ -57,59 +56,6 @@ def signature(text: str) -> Signature:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NearCopy:
-    """Record ``index`` says nearly what record ``earlier`` says; ``share`` of shingles."""
-
-    index: int
-    earlier: int
-    share: float
-
-
-class NearIndex:
-    """Signatures seen so far, in buckets."""
-
-    def __init__(self) -> None:
-        self._signatures: list[Signature] = []
-        self._buckets: list[dict[bytes, list[int]]] = [defaultdict(list) for _ in range(_BANDS)]
-
-    def nearest(self, found: Signature) -> tuple[int, float] | None:
-        """The seen record most like this one, from ``NEAR`` on."""
-        candidates = {
-            index
-            for bucket, key in zip(self._buckets, _bands(found))
-            for index in bucket.get(key, ())
-        }
-        best = max(
-            ((float((self._signatures[i] == found).mean()), -i) for i in candidates), default=None
-        )
-        return (-best[1], best[0]) if best is not None and best[0] >= NEAR else None
-
-    def add(self, found: Signature) -> None:
-        """Remember a record; its number is the count of those before it."""
-        for bucket, key in zip(self._buckets, _bands(found)):
-            if len(bucket[key]) < 32:  # a bucket of one pattern: more members find no other pairs
-                bucket[key].append(len(self._signatures))
-        self._signatures.append(found)
-
-
-def _bands(found: Signature) -> list[bytes]:
-    return [part.tobytes() for part in found.reshape(_BANDS, -1)]
-
-
-def near_copies(texts: Iterable[str]) -> list[NearCopy]:
-    """Every record that nearly repeats an earlier one."""
-    index = NearIndex()
-    found = []
-    for number, text in enumerate(texts):
-        mark = signature(text)
-        match = index.nearest(mark)
-        if match is not None:
-            found.append(NearCopy(index=number, earlier=match[0], share=match[1]))
-        index.add(mark)
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Records that are alike: what they share, how many they are, one of them."""
 
@@ -141,15 +87,6 @@ def opening_of(text: str) -> str:
     """The beginning of a text's pattern (8 characters, or 4 words): one template opens alike."""
     pattern = pattern_of(text)
     return pattern[:8] if _HAN.search(pattern) else " ".join(pattern.lower().split()[:4])
-
-
-def clusters(names: Sequence[str], texts: Sequence[str], most: int = 5) -> list[Cluster]:
-    """The most frequent names, each with one of its texts."""
-    first: dict[str, str] = {}
-    for name, text in zip(names, texts):
-        first.setdefault(name, text)
-    counted = Counter(names).most_common(most)
-    return [Cluster(name=name, count=count, example=first[name][:80]) for name, count in counted]
 
 
 def topics(texts: Sequence[str]) -> list[str]:

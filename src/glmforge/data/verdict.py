@@ -42,6 +42,8 @@ def _record_findings(report: Report) -> Iterator[Finding]:
         yield Finding(severity="blocks", share=1.0, text="there is no record",
                       advice="give files with dialogues")  # fmt: skip
     for rule, count in report.rules.items():
+        if rule == "too-long" and report.levels[rule] == "warning":
+            continue  # told with the token figures
         share = count / total
         shown = report.examples[rule][0]
         if report.levels[rule] == "error":
@@ -55,12 +57,18 @@ def _record_findings(report: Report) -> Iterator[Finding]:
         yield Finding(severity=severity, share=share, text=text, advice=advice)
 
 
+def _of_copies(count: int, share: float) -> Severity:
+    if share >= 0.2 and count >= 10:
+        return "blocks"
+    return "fix" if share >= 0.01 else "note"
+
+
 def _set_findings(report: Report) -> Iterator[Finding]:
     total = max(report.records, 1)
     if report.exact_copies:
         share = report.exact_copies / total
         yield Finding(
-            severity="blocks" if share >= 0.2 else "fix" if share >= 0.01 else "note",
+            severity=_of_copies(report.exact_copies, share),
             share=share,
             text=f"exact copies: {report.exact_copies:,} records ({share:.1%}) repeat another",
             advice="keep one of each",

@@ -7,7 +7,7 @@ import pytest
 from glmforge.data import Conversation, Message
 from glmforge.data.quality import examine
 from glmforge.data.quality_text import report_lines, report_values
-from glmforge.data.similarity import near_copies, opening_of, pattern_of, topics
+from glmforge.data.similarity import opening_of, pattern_of, topics
 from glmforge.data.sources import ReadOptions, iterate
 from glmforge.data.verdict import blocks, findings
 
@@ -85,9 +85,10 @@ def test_placeholders_block_when_they_are_many(shared):
 
 def test_near_copies_are_found_and_different_records_are_not():
     long = "从北京到上海坐高铁大约需要四个半小时到六个小时，具体时间要看车次和停站的多少。" * 2
-    found = near_copies([long, "完全不同的一句话，讲的是猫为什么会发出呼噜的声音。", long + "谢谢"])
-    assert [(copy.index, copy.earlier) for copy in found] == [(2, 0)]
-    assert found[0].share > 0.8
+    other = "完全不同的一句话，讲的是猫为什么会发出呼噜的声音。"
+    said = [(long, "好"), (other, "好"), (long + "谢谢", "好")]
+    report = examine(record(*pair, line) for line, pair in enumerate(said, 1))
+    assert (report.near_copies, report.copy_examples) == (1, ("x:3 nearly repeats x:1",))
 
 
 def test_validation_records_that_are_trained_on_block():
