@@ -3,9 +3,18 @@
 Plain values in (never the run config); sits beside ``models`` and ``data``.
 """
 
+from glmforge.adapters.files import (
+    AdapterFiles,
+    peft_names,
+    read_adapter,
+    read_adapter_config,
+    save_adapter_files,
+    zero_b,
+)
 from glmforge.adapters.lora import (
     LoraSettings,
     add_lora,
+    check_match,
     check_targets,
     linear_module_names,
     open_adapter,
@@ -14,11 +23,18 @@ from glmforge.adapters.lora import (
 )
 
 __all__ = [
+    "AdapterFiles",
     "LoraSettings",
     "add_lora",
+    "check_match",
     "check_targets",
     "linear_module_names",
     "open_adapter",
+    "peft_names",
+    "read_adapter",
+    "read_adapter_config",
     "save_adapter",
+    "save_adapter_files",
     "trainable_line",
+    "zero_b",
 ]

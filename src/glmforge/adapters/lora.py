@@ -11,16 +11,15 @@ from pathlib import Path
 import torch
 from peft import (
     LoraConfig,
-    PeftConfig,
     PeftModel,
     TaskType,
     get_peft_model,
     set_peft_model_state_dict,
 )
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import nn
 
+from glmforge.adapters.files import peft_names, read_adapter
 from glmforge.errors import AdapterError
 
 ALL_LINEAR = "all-linear"
@@ -167,33 +166,24 @@ def open_adapter(model: nn.Module, directory: Path) -> PeftModel:
     Raises:
         AdapterError: the directory holds no readable adapter, or one made for another model.
     """
-    path = directory / "adapter_model.safetensors"
-    for needed in (directory / "adapter_config.json", path):
-        if not needed.is_file():
-            raise AdapterError(f"{directory}: no {needed.name} in it: not an adapter directory")
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise AdapterError(f"{path}: cannot be read, the file is damaged ({error})") from error
-    empty = [name for name, tensor in tensors.items() if tensor.numel() == 0]
-    if empty:
-        raise AdapterError(
-            f"{path}: {len(empty)} of {len(tensors)} LoRA tensors are empty: partitioned weights "
-            "were saved without gathering. Consolidate the adapter from the run's checkpoint "
-            "(its global_step folder) instead"
-        )
-    config = PeftConfig.from_pretrained(str(directory))
+    files = read_adapter(directory)
+    config = files.config
     targets = getattr(config, "target_modules", None) or ()
     check_targets(model, [targets] if isinstance(targets, str) else sorted(targets), ())
     config.inference_mode = True
     config.base_model_name_or_path = None  # a base may have moved: its tensors are what is checked
     wrapped = get_peft_model(model, config, autocast_adapter_dtype=False)
-    _check_match(wrapped, tensors, path)
-    set_peft_model_state_dict(wrapped, tensors)
+    check_match(wrapped, files.tensors, files.path)
+    set_peft_model_state_dict(wrapped, dict(files.tensors))
     return wrapped.eval()
 
 
-def _check_match(wrapped: PeftModel, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+def check_match(wrapped: PeftModel, tensors: Mapping[str, torch.Tensor], path: Path | str) -> None:
+    """Count the tensors of an adapter against a wrapped model (one on the meta device will do).
+
+    Raises:
+        AdapterError: names or shapes are not the model's; says how many, and whose base differs.
+    """
     expected = {
         _saved_name(name): tuple(parameter.shape)
         for name, parameter in wrapped.named_parameters()
@@ -202,12 +192,32 @@ def _check_match(wrapped: PeftModel, tensors: Mapping[str, torch.Tensor], path: 
     matched = {name for name, shape in expected.items() if _shape(tensors, name) == shape}
     missing, unexpected = expected.keys() - matched, tensors.keys() - matched
     if missing or unexpected:
-        example = ", ".join(sorted(unexpected)[:2] or sorted(missing)[:2])
         raise AdapterError(
             f"{path}: matched {len(matched)} of {len(expected)} tensors, unexpected "
-            f"{len(unexpected)}, missing {len(missing)} (for example {example}): it was made for "
-            "another model, or its names or shapes were changed"
+            f"{len(unexpected)}, missing {len(missing)} {_reason(expected, tensors)}"
         )
+
+
+def _reason(expected: Mapping[str, tuple[int, ...]], tensors: Mapping[str, torch.Tensor]) -> str:
+    """Say what is wrong: the base's widths, the number of layers, or the names."""
+    for name, shape in expected.items():
+        found = _shape(tensors, name)
+        if found is not None and found != shape:
+            return (
+                f"(for example {name} is {list(found)}, and this base needs {list(shape)}): it was "
+                "made for a base of another size"
+            )
+    example = ", ".join(sorted(tensors.keys() - expected.keys())[:2])
+    example = example or ", ".join(sorted(expected.keys() - tensors.keys())[:2])
+    if len(peft_names(tensors)[0].keys() & expected.keys()) == len(expected):
+        return (
+            f"(for example {example}): the names are another program's; `glmforge export "
+            "--fix-names` writes them as PEFT does"
+        )
+    return (
+        f"(for example {example}): it was made for another model, or its names or shapes were "
+        "changed"
+    )
 
 
 def _saved_name(name: str) -> str:

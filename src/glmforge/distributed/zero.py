@@ -9,7 +9,6 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -110,27 +109,6 @@ def partitions_announced(engine_config: Mapping[str, Any]) -> Iterator[None]:
 def full_shape(parameter: nn.Parameter) -> torch.Size:
     """Return the shape of the whole parameter, partitioned or not."""
     return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
-
-
-def consolidated_state(checkpoint: Path, tag: str) -> dict[str, torch.Tensor]:
-    """Join the shards of one checkpoint of whole weights, any ZeRO stage and number of ranks.
-
-    Args:
-        checkpoint: the directory that holds the folder `tag`.
-        tag: DeepSpeed's tag, such as "global_step500".
-
-    Returns:
-        name → CPU tensor; fp32 where the optimizer holds an fp32 copy.
-    """
-    if not any((checkpoint / tag).glob("*zero_pp_rank_*_optim_states.pt")):  # stage 0
-        state = torch.load(checkpoint / tag / "mp_rank_00_model_states.pt", weights_only=False)
-        module: dict[str, torch.Tensor] = state["module"]
-        return module
-    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
-
-    with redirect_stdout(sys.stderr):
-        found = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint), tag)
-    return dict(found)
 
 
 def gather_state(

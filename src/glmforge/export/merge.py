@@ -17,6 +17,7 @@ import torch
 from glmforge.adapters import open_adapter
 from glmforge.errors import ExportError
 from glmforge.export import layouts
+from glmforge.export.aside import written_aside
 from glmforge.export.card import card, tokenizer_limits
 from glmforge.export.proof import (
     Difference,
@@ -111,8 +112,6 @@ def export(
             a form in that layout, or the written weights do not give the logits they should (then
             nothing is left that looks finished).
     """
-    if out.exists():
-        raise ExportError(f"{out}: exists already; nothing was changed. Give another directory")
     if dtype is not None and dtype not in DTYPES:
         raise ExportError(f"--dtype {dtype}: use one of {', '.join(DTYPES)}")
     if layout is not None and layout not in layouts.LAYOUTS:
@@ -134,31 +133,23 @@ def export(
 
 def _finish(out: Path, config: Any, write: Callable[[Path], ExportReport]) -> ExportReport:
     """Run `write` on a temporary sibling; name it `out` only when it did not raise."""
-    temporary = out.with_name(f".tmp-{out.name}")
-    if temporary.exists():
-        shutil.rmtree(temporary)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        report = write(temporary)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    (temporary / "export.json").write_text(
-        json.dumps(asdict(report) | {"out": str(out)}, ensure_ascii=False, indent=1),
-        encoding="utf-8",
-    )
-    text = card(
-        title=family_of(config).title,
-        layout=report.layout,
-        origin=layouts.origin_of(config),
-        kind=report.kind,
-        dtype=report.dtype,
-        proof=report.proof(),
-        limits=report.limits,
-        has_code=any(temporary.glob("*_chatglm.py")),
-    )
-    (temporary / "README.md").write_text(text, encoding="utf-8")
-    temporary.rename(out)
+    with written_aside(out) as target:
+        report = write(target)
+        (target / "export.json").write_text(
+            json.dumps(asdict(report) | {"out": str(out)}, ensure_ascii=False, indent=1),
+            encoding="utf-8",
+        )
+        text = card(
+            title=family_of(config).title,
+            layout=report.layout,
+            origin=layouts.origin_of(config),
+            kind=report.kind,
+            dtype=report.dtype,
+            proof=report.proof(),
+            limits=report.limits,
+            has_code=any(target.glob("*_chatglm.py")),
+        )
+        (target / "README.md").write_text(text, encoding="utf-8")
     return report
 
 

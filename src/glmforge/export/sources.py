@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from glmforge.config import load_config_file
-from glmforge.distributed.zero import consolidated_state
 from glmforge.errors import ExportError
+from glmforge.export.counting import model_places
+from glmforge.export.manifest import MANIFEST, verify
+from glmforge.export.shards import Place, find_tag, open_shards
 from glmforge.models import load_config, load_model, new_model
 
 
@@ -43,18 +45,34 @@ def find_source(source: Path, base: Path | None) -> Source:
         if (directory / "adapter_config.json").is_file():
             return Source(adapter=directory, model=base or _base_of(directory))
     for directory in (source / "model", source):
-        if (directory / "config.json").is_file():
+        if (directory / "config.json").is_file() and not _only_shards(directory):
             if base is not None:
                 raise ExportError(
                     f"{source}: holds whole weights, --base {base} would do nothing: leave it out"
                 )
             return Source(adapter=None, model=directory)
-    if (source / "manifest.json").is_file() and any(source.glob("global_step*")):
-        return Source(adapter=None, model=base or _base_of_run(source), shards=source)
+    if any(source.glob("*/*_model_states.pt")):
+        return Source(adapter=None, model=base or _model_of_shards(source), shards=source)
     raise ExportError(
         f"{source}: neither a finished run (adapter/ or model/), nor one of its checkpoints, "
         f"nor an adapter, nor a model directory{_hint(source)}"
     )
+
+
+def _only_shards(directory: Path) -> bool:
+    """Whether a Trainer's checkpoint holds no weights besides DeepSpeed's shards."""
+    has_weights = any(directory.glob("*.safetensors")) or any(directory.glob("*.bin"))
+    return not has_weights and any(directory.glob("*/*_model_states.pt"))
+
+
+def _model_of_shards(source: Path) -> Path:
+    found = base_of_checkpoint(source)
+    if found is None:
+        raise ExportError(
+            f"{source}: the model that these shards are of is not known here: give its directory "
+            "with --base DIR"
+        )
+    return found
 
 
 def _hint(source: Path) -> str:
@@ -93,25 +111,45 @@ def _base_of_run(checkpoint: Path) -> Path:
     return Path(named)
 
 
+def base_of_checkpoint(top: Path) -> Path | None:
+    """Return the model directory that a checkpoint of shards belongs to, where it tells.
+
+    transformers' Trainer writes config.json beside the shards, or an adapter_config.json that
+    names the base; a run of ours has it in its config.yaml.
+    """
+    if (top / "config.json").is_file():
+        return top
+    for directory in (top, top / "adapter"):
+        path = directory / "adapter_config.json"
+        if path.is_file():
+            named = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
+            if named and (Path(named) / "config.json").is_file():
+                return Path(named)
+    if (top.parent.parent / "config.yaml").is_file():
+        return _base_of_run(top)
+    return None
+
+
 def open_weights(found: Source) -> Any:
     """Return the whole weights of a source as a model, in fp32 on the CPU.
 
     Raises:
-        ExportError: a checkpoint's shards are damaged, or their names are not the model's.
+        CheckpointError: a checkpoint's shards are missing or damaged.
+        ExportError: their names are not the model's.
     """
     if found.shards is None:
         return load_model(found.model, dtype=torch.float32)
-    tag = next(iter(found.shards.glob("global_step*"))).name
-    state = consolidated_state(found.shards, tag)
+    if (found.shards / MANIFEST).is_file():
+        verify(found.shards)
+    shards = open_shards(find_tag(found.shards))
     model = new_model(load_config(found.model), dtype=torch.float32)
-    outcome = model.load_state_dict(state, strict=False)
-    tied = set(getattr(model, "all_tied_weights_keys", ()) or ())
-    missing = [name for name in outcome.missing_keys if name not in tied]
-    if missing or outcome.unexpected_keys:
-        example = ", ".join((missing or outcome.unexpected_keys)[:3])
-        raise ExportError(
-            f"{found.shards}: {len(missing)} tensors are missing and "
-            f"{len(outcome.unexpected_keys)} are not the model's (for example {example})"
-        )
+    places, _ = model_places(
+        shards.places(), model, found.model, with_base=False, where=shards.folder
+    )
+    own = model.state_dict()
+    with torch.no_grad():
+        for name, place in places.items():
+            assert isinstance(place, Place)
+            own[name].copy_(shards.tensor(place))
     model.tie_weights()
     return model.eval()

@@ -26,10 +26,8 @@ import torch
 from glmforge.data.prepared import sha256_of
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import CheckpointError
+from glmforge.export.manifest import FORMAT_VERSION, MANIFEST, verify
 from glmforge.train.state import Progress, rank_state
-
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,39 +166,6 @@ def rotate(directory: Path, *, keep_last: int) -> list[str]:
         (directory / name / MANIFEST).unlink()
         shutil.rmtree(directory / name)
     return gone
-
-
-def verify(path: Path) -> dict[str, Any]:
-    """Check a checkpoint against its manifest and return the manifest.
-
-    Raises:
-        CheckpointError: no manifest, or every file that is missing or differs.
-    """
-    manifest_path = path / MANIFEST
-    if not manifest_path.exists():
-        raise CheckpointError(f"{path}: no {MANIFEST}: it was never finished")
-    try:
-        manifest: dict[str, Any] = json.loads(manifest_path.read_text(encoding="utf-8"))
-        files = manifest["files"]
-        version = manifest["format_version"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError) as error:
-        raise CheckpointError(f"{manifest_path}: cannot be read ({error})") from error
-    if version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{manifest_path}: format version {version}, this program reads {FORMAT_VERSION}"
-        )
-    problems = []
-    for name, entry in files.items():
-        file = path / name
-        if not file.is_file():
-            problems.append(f"{file}: missing")
-        elif file.stat().st_size != entry["bytes"]:
-            problems.append(f"{file}: {file.stat().st_size} bytes, {entry['bytes']} were written")
-        elif sha256_of(file) != entry["sha256"]:
-            problems.append(f"{file}: its bytes differ from what was written (sha256)")
-    if problems:
-        raise CheckpointError(problems)
-    return manifest
 
 
 def newest_complete(directory: Path) -> Found:

@@ -97,7 +97,18 @@ def test_whole_weights_need_no_merge(base, tmp_path):
             "matched 0 of 16 tensors, unexpected 16, missing 16",
         ),
         (lambda a: dict(list(a.items())[:-1]), "matched 15 of 16"),
-        (lambda a: {k: v[..., :2].contiguous() for k, v in a.items()}, "matched 0 of 16"),
+        (
+            lambda a: {k: v[..., :2].contiguous() for k, v in a.items()},
+            "has rank 2, but adapter_config.json says r=4",
+        ),
+        (
+            lambda a: {k: v[:, :4].contiguous() for k, v in a.items()},
+            "matched 8 of 16 .* is .4, 4., and this base needs .* a base of another size",
+        ),
+        (
+            lambda a: {k: v * ("lora_A" in k) for k, v in a.items()},
+            "every lora_B is zero",
+        ),
     ],
 )
 def test_an_adapter_that_does_not_fit_is_refused(adapter, tmp_path, damage, message):

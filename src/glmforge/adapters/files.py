@@ -1,0 +1,157 @@
+"""An adapter's two files, read and judged before any model is opened.
+
+Owns what can be said of the files alone: a configuration written by a newer PEFT, tensors that are
+empty (saved under ZeRO-3 without gathering) or all zero, a rank that is not the stated one, and
+the two spellings of names that other programs leave. Whether they fit a model is lora.py's.
+"""
+
+import dataclasses
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from glmforge.errors import AdapterError
+
+CONFIG_NAME = "adapter_config.json"
+WEIGHTS_NAME = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_NAMED = re.compile(r"\.(lora_A|lora_B|lora_embedding_A|lora_embedding_B)\.[^.]+(\.weight)?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFiles:
+    """What the two files of an adapter directory hold."""
+
+    path: Path
+    """The weights file."""
+    config: LoraConfig
+    tensors: Mapping[str, torch.Tensor]
+
+
+def read_adapter(directory: Path) -> AdapterFiles:
+    """Read an adapter directory and check what needs no model.
+
+    Raises:
+        AdapterError: a file is missing or damaged, made by a newer PEFT, holds empty tensors, or
+            its rank is not the one that adapter_config.json states.
+    """
+    path = directory / WEIGHTS_NAME
+    for needed in (directory / CONFIG_NAME, path):
+        if not needed.is_file():
+            raise AdapterError(f"{directory}: no {needed.name} in it: not an adapter directory")
+    config = read_adapter_config(directory / CONFIG_NAME)
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise AdapterError(f"{path}: cannot be read, the file is damaged ({error})") from error
+    _refuse_empty(path, tensors)
+    _refuse_other_rank(path, config, tensors)
+    return AdapterFiles(path=path, config=config, tensors=tensors)
+
+
+def read_adapter_config(path: Path) -> LoraConfig:
+    """Return the LoRA configuration of a file, whatever PEFT wrote it.
+
+    Keys that the installed PEFT does not know are left out where they are null, false or empty
+    (a warning lists them): a newer PEFT writes all its defaults.
+
+    Raises:
+        AdapterError: not a LoRA configuration, or an unknown key that has a value.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise AdapterError(f"{path}: cannot be read ({error})") from error
+    kind = values.get("peft_type", "LORA") if isinstance(values, dict) else None
+    if kind != "LORA":
+        raise AdapterError(f"{path}: peft_type is {kind!r}; only LORA adapters are opened here")
+    known = {each.name for each in dataclasses.fields(LoraConfig) if each.init}
+    unknown = {key: value for key, value in values.items() if key not in known}
+    meant = sorted(key for key, value in unknown.items() if value not in (None, False, "", [], {}))
+    if meant:
+        raise AdapterError(
+            f"{path}: {', '.join(f'{key}={unknown[key]!r}' for key in meant)}: the installed PEFT "
+            "does not know it: the adapter was made with a newer version; upgrade (pip install -U "
+            "peft), or remove it knowingly"
+        )
+    if unknown:
+        warnings.warn(
+            f"{path}: left out {', '.join(sorted(unknown))}: unknown to the installed PEFT, and "
+            "empty",
+            stacklevel=2,
+        )
+    return LoraConfig(**{key: value for key, value in values.items() if key in known})
+
+
+def _refuse_empty(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    if not tensors:
+        raise AdapterError(f"{path}: holds no tensor")
+    empty = [name for name, tensor in tensors.items() if tensor.numel() == 0]
+    if empty:
+        raise AdapterError(
+            f"{path}: {len(empty)} of {len(tensors)} LoRA tensors are empty: partitioned weights "
+            "were saved without gathering. Take the adapter from the sharded checkpoint (the "
+            "directory with its global_step folder) instead: glmforge consolidate CHECKPOINT OUT"
+        )
+
+
+def _refuse_other_rank(path: Path, config: LoraConfig, tensors: Mapping[str, torch.Tensor]) -> None:
+    ranks = {
+        (tensor.shape[0] if ".lora_A." in name else tensor.shape[1]): name
+        for name, tensor in tensors.items()
+        if (".lora_A." in name or ".lora_B." in name) and tensor.dim() == 2
+    }
+    stated = {config.r, *(config.rank_pattern or {}).values()}
+    wrong = sorted(rank for rank in ranks if rank not in stated)
+    if wrong:
+        raise AdapterError(
+            f"{path}: {ranks[wrong[0]]} has rank {wrong[0]}, but {CONFIG_NAME} says r={config.r}: "
+            "the two files are of different adapters"
+        )
+
+
+def zero_b(tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Say whether every lora_B is zero, so that the adapter changes nothing."""
+    found = [tensor for name, tensor in tensors.items() if "lora_B" in name]
+    return bool(found) and not any(bool(tensor.any()) for tensor in found)
+
+
+def peft_names(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], int]:
+    """Return the tensors under the names that PEFT's files have, and how many were renamed.
+
+    Two spellings are known: names of a live model, with the adapter's name (``lora_A.default``),
+    as DeepSpeed's shards have them; and names without the prefix ``base_model.model.``.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        new = name.replace(".modules_to_save.default.", ".").replace(".base_layer.", ".")
+        if new.endswith(".lora_magnitude_vector.default.weight"):
+            new = new.removesuffix(".default.weight")
+        match = _NAMED.search(new)
+        # lora_A.weight is right as it is; lora_A.NAME and lora_A.NAME.weight have the name.
+        if match and not (match[2] is None and new.endswith(".weight")):
+            new = f"{new[: match.start()]}.{match[1]}{match[2] or ''}"
+        found[_PREFIX + new.removeprefix(_PREFIX)] = tensor
+    return found, sum(1 for old in tensors if old not in found)
+
+
+def save_adapter_files(
+    directory: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """Write an adapter directory in PEFT's format."""
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(whole, directory / WEIGHTS_NAME, metadata={"format": "pt"})
+    text = json.dumps(dict(config), ensure_ascii=False, indent=2) + "\n"
+    (directory / CONFIG_NAME).write_text(text, encoding="utf-8")

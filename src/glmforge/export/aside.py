@@ -1,0 +1,29 @@
+"""Directories that are whole or absent: written under another name, renamed when all is proven."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from glmforge.errors import ExportError
+
+
+@contextmanager
+def written_aside(out: Path) -> Iterator[Path]:
+    """Give the directory to write into; it becomes `out` only where nothing was raised.
+
+    Raises:
+        ExportError: `out` exists already.
+    """
+    if out.exists():
+        raise ExportError(f"{out}: exists already; nothing was changed. Give another directory")
+    temporary = out.with_name(f".tmp-{out.name}")
+    if temporary.exists():
+        shutil.rmtree(temporary)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield temporary
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    temporary.rename(out)
