@@ -16,7 +16,19 @@ from typing import Annotated
 
 import typer
 
-from glmforge.cli import chat, compare, data, demo, doctor, export, inspect, plan, tokenizer, train
+from glmforge.cli import (
+    chat,
+    compare,
+    consolidate,
+    data,
+    demo,
+    doctor,
+    export,
+    inspect,
+    plan,
+    tokenizer,
+    train,
+)
 from glmforge.distributed.env import World, read_world
 from glmforge.errors import (
     AdapterError,
@@ -47,6 +59,7 @@ app.command("doctor")(doctor.doctor)
 app.command("train", context_settings={"allow_interspersed_args": True})(train.train)
 app.add_typer(data.app, name="data")
 app.command("inspect")(inspect.inspect)
+app.command("consolidate")(consolidate.consolidate)
 app.command("export")(export.export)
 app.command("compare")(compare.compare)
 app.command("chat")(chat.chat)
