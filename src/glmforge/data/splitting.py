@@ -19,12 +19,14 @@ from glmforge.errors import DataError
 class Split:
     """What is left of each set, and what was held out of all; both in the order of the files.
 
-    ``set_numbers`` says of every validation row which set it is from.
+    ``set_numbers`` says of every validation row which set it is from; ``note`` says why fewer
+    records than asked for were held out (empty where there are as many).
     """
 
     train: tuple[Selection, ...]
     validation: Selection
     set_numbers: Int64s
+    note: str = ""
 
 
 def hold_out(sets: Sequence[Sequence[Example]], size: int | float, *, seed: int = 42) -> Split:
@@ -36,22 +38,18 @@ def hold_out(sets: Sequence[Sequence[Example]], size: int | float, *, seed: int 
     Args:
         sets: the training sets.
         size: records (an int), or their share of all (a float below 1, at least one record).
-            Fewer are held out where groups of copies do not add up to it.
+            Fewer are held out where groups of copies do not add up to it, and half of all where
+            nothing would be left to train on.
         seed: decides which.
 
     Raises:
-        DataError: nothing would be left to train on, or to validate with.
+        DataError: the size is no count and no share, or one part would be empty whatever is done.
     """
     joined = Joined(sets)
     facts = joined.facts
     records = int(facts.starts.sum())
-    is_share = isinstance(size, float)
-    wanted = max(1, round(size * records)) if is_share else int(size)
-    if not 0 < wanted < records or (is_share and not 0 < size < 1):
-        raise DataError(
-            f"data.validation_size holds out {size} of {records:,} records; "
-            "both parts need at least one record"
-        )
+    asked = _asked(size, records)
+    wanted = asked if asked < records else records // 2
     keys, group_of_row = np.unique(facts.copies, return_inverse=True)
     sizes = np.bincount(group_of_row[facts.starts], minlength=len(keys))
     held = np.zeros(len(keys), np.bool_)
@@ -64,13 +62,18 @@ def hold_out(sets: Sequence[Sequence[Example]], size: int | float, *, seed: int 
                 break
     if left == wanted:
         raise DataError(
-            f"data.validation_size asks for {wanted} records, but every record has more copies "
-            "than that; ask for more, or remove the copies"
+            f"data.validation_size: {wanted} records would be held out, but every record has more "
+            "copies than that, and copies stay together; remove the copies or ask for more"
         )
     if held.all():
         raise DataError(
             "data.validation_size would hold out every record, copies included; ask for fewer"
         )
+    short = asked - wanted + left
+    note = ""
+    if short:
+        why = "half stays for training" if wanted < asked else "copies of a record stay together"
+        note = f"{asked:,} were asked for, {wanted - left:,} of {records:,} are held out: {why}"
     held_rows = held[group_of_row]
     validation = Selection(joined, np.flatnonzero(held_rows))
     bounds = [0, *joined.ends]
@@ -81,7 +84,21 @@ def hold_out(sets: Sequence[Sequence[Example]], size: int | float, *, seed: int 
         ),
         validation=validation,
         set_numbers=np.searchsorted(joined.ends, validation.rows, side="right"),
+        note=note,
     )
+
+
+def _asked(size: int | float, records: int) -> int:
+    """How many records a count or a share asks for."""
+    is_share = isinstance(size, float)
+    if not size > 0 or (is_share and not size < 1):
+        raise DataError(f"data.validation_size is {size}; use a count, or a share between 0 and 1")
+    if records < 2:
+        raise DataError(
+            f"data.validation_size holds out {size} of {records} records; both parts need at "
+            "least one record: add records, or leave it out"
+        )
+    return max(1, round(size * records)) if is_share else int(size)
 
 
 def _scattered(keys: Keys, seed: int) -> Keys:

@@ -92,4 +92,4 @@ def _kept_share(validation_size: float | None, dialogues: float) -> float:
     if validation_size is None or not dialogues:
         return 1.0
     held = validation_size if validation_size < 1 else validation_size / dialogues
-    return max(0.0, 1.0 - held)
+    return 1.0 - held if held < 1 else 0.5  # as `splitting.hold_out` does it

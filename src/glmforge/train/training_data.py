@@ -127,6 +127,8 @@ def prepare_data(
         train, validation = split.train, split.validation
         records = int(split.validation.facts.starts.sum())
         say(f"validation: {records:,} records of data.train held out ({len(validation):,} rows)")
+        if split.note:
+            say(f"validation: {split.note}")
     mixed = mix([(part, weight) for part, (_, weight) in zip(train, sources)], seed=seed)
     if any(weight != 1 for _, weight in sources):
         said = ", ".join(f"{path} x {weight:g}" for path, weight in sources)

@@ -64,10 +64,28 @@ def test_all_rows_of_a_record_and_all_its_copies_stay_on_one_side():
     assert names == ["ab"[number] for number in split.set_numbers]
 
 
+@pytest.mark.parametrize(("count", "asked", "held"), [(3, 500, 1), (50, 50, 25), (2, 2, 1)])
+def test_more_than_there_is_holds_out_half_and_says_so(count, asked, held):
+    split = hold_out([records(range(count))], asked)
+    assert (len(split.validation), len(split.train[0])) == (held, count - held)
+    assert split.note == (
+        f"{asked} were asked for, {held} of {count} are held out: half stays for training"
+    )
+
+
+def test_a_split_that_copies_make_smaller_says_so():
+    split = hold_out([records([n // 2 for n in range(12)])], 5)
+    assert len(split.validation) == 4
+    assert "5 were asked for, 4 of 12 are held out: copies" in split.note
+    assert hold_out([FIFTY], 5).note == ""
+
+
 def test_an_impossible_split_is_refused():
-    for size in (0, 50, 0.0, 1.0):
-        with pytest.raises(DataError, match="both parts need at least one record"):
+    for size in (0, 0.0, 1.0):
+        with pytest.raises(DataError, match="a count, or a share between 0 and 1"):
             hold_out([FIFTY], size)
+    with pytest.raises(DataError, match="both parts need at least one record"):
+        hold_out([records([1])], 3)
     with pytest.raises(DataError, match="more copies than that"):
         hold_out([records([1] * 9)], 3)
 
