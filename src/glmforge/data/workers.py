@@ -97,14 +97,22 @@ def _ask(process: "subprocess.Popen[bytes]", number: int, unit: Unit) -> dict[st
     except (OSError, EOFError, pickle.UnpicklingError) as error:
         code = process.wait()
         raise DataError(
-            f"{unit.path}: a preparing process ended with exit status {code} (-9: killed, mostly "
-            "for want of memory); finished parts are kept: start again, with a smaller "
-            "data.preprocessing_num_workers where memory is short"
+            f"{_place(unit)}: the process that prepared it ended with exit status {code} (-9: "
+            "killed, mostly for want of memory; its own last lines are above); finished parts are "
+            "kept: start again, with a smaller data.preprocessing_num_workers where memory is short"
         ) from error
     if problems:
         raise DataError(problems)
     found: dict[str, Any] = described
     return found
+
+
+def _place(unit: Unit) -> str:
+    """Name a unit by file and first line, as far as that is known without reading it."""
+    if unit.stretch is None:
+        return str(unit.path)
+    end = "its end" if unit.stretch.end is None else f"byte {unit.stretch.end:,}"
+    return f"{unit.path}:{unit.stretch.first_line} (from that line to {end})"
 
 
 def _serve() -> None:

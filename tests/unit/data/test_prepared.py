@@ -2,6 +2,8 @@
 
 import functools
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -168,3 +170,27 @@ def test_other_formats_are_prepared_too(stub, tmp_path):
     path.write_text("[" + ",\n".join(line(number) for number in range(9)) + "]", encoding="utf-8")
     found = prepare(path, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
     assert found[8].source == "train.json:9"
+
+
+@pytest.mark.parametrize("end", [9, -9])
+def test_a_process_that_dies_is_named_with_the_lines_it_had(
+    stub, train_file, tmp_path, small_units, monkeypatch, end
+):
+    """No hang: file, first line of its stretch, and the exit status; the finished parts stay."""
+
+    class DiesElsewhere:
+        def __call__(self):
+            return stub["chatglm3"]
+
+        def __reduce__(self):
+            return functools.partial, ((os._exit, 9) if end == 9 else (signal.raise_signal, 9))
+
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    named = rf"train\.jsonl:\d+ \(from that line to byte [\d,]+\): the process .* status {end} "
+    with pytest.raises(DataError, match=named):
+        prepare(train_file, DiesElsewhere(), tmp_path / "sets", SETTINGS, workers=2)
+    (directory,) = (tmp_path / "sets").iterdir()
+    kept = {path.name for path in directory.glob("*.arrow")}
+    found = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+    assert len(found) == 300
+    assert kept <= {path.name for path in directory.glob("*.arrow")}
