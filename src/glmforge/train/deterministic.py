@@ -17,7 +17,8 @@ from glmforge.distributed.env import fix_cublas_workspace
 def deterministic_kernels(wanted: bool) -> Iterator[None]:
     """Hold torch's deterministic mode for the time of a run where `wanted`.
 
-    Enter it before anything is computed on a GPU: cuBLAS reads its variable once.
+    Enter it before anything is computed on a GPU: cuBLAS reads its variable once. New memory is
+    not filled: nothing reads it before it is written, and DeepSpeed's buckets are large.
     """
     if not wanted:
         yield
@@ -26,9 +27,12 @@ def deterministic_kernels(wanted: bool) -> Iterator[None]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
+    filled = torch.utils.deterministic.fill_uninitialized_memory
     fix_cublas_workspace()
     torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     try:
         yield
     finally:
+        torch.utils.deterministic.fill_uninitialized_memory = filled
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
