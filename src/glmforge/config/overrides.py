@@ -2,17 +2,19 @@
 
 The value is read as YAML, so it has the same types as in the file. `null` takes a setting back
 (the default applies), and a setting that replaces another (`training.max_steps` for
-`training.num_train_epochs`) drops the other one of the file.
+`training.num_train_epochs`) drops the other one of the file. What the file sets and the command
+line leaves without effect (lora.r beside method=full) is dropped too; nobody has to take it back.
 """
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from glmforge.config import document
-from glmforge.config.rules import ALTERNATIVES
-from glmforge.config.tree import OPEN_FIELD, in_words
+from glmforge.config.rules import ALTERNATIVES, Getter, idle_settings
+from glmforge.config.tree import OPEN_FIELD, in_words, leaf_fields
 
 SOURCE = "command line"
 
@@ -25,6 +27,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[s
     """
     names: set[str] = set()
     problems: list[str] = []
+    before = copy.deepcopy(values)
     for text in overrides:
         name, equals, raw = text.partition("=")
         name = name.strip()
@@ -42,6 +45,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[s
         else:
             names.add(name)
     _drop_replaced(values, names)
+    _drop_made_idle(values, before, names)
     return names, problems
 
 
@@ -99,3 +103,33 @@ def _drop_replaced(values: dict[str, Any], names: set[str]) -> None:
                 section, key = name.split(".")
                 if key in values.get(section, {}):
                     values[section].pop(other.split(".")[1], None)
+    if "generation.prompts" in names and "generation.references" not in names:
+        inner = values.get("generation")
+        if isinstance(inner, dict):
+            inner.pop("references", None)  # they answer the prompts of the file
+
+
+def _drop_made_idle(values: dict[str, Any], before: dict[str, Any], names: set[str]) -> None:
+    """Drop what the file sets with effect and the command line has left without."""
+    idle_before = idle_settings(_getter(before))
+    for name in idle_settings(_getter(values)):
+        section, _, key = name.partition(".")
+        inner = values.get(section)
+        if name not in idle_before and name not in names and isinstance(inner, dict):
+            inner.pop(key, None)
+
+
+def _getter(values: dict[str, Any]) -> Getter:
+    """Give raw settings by dotted name, the default where one is not written."""
+    leaves = leaf_fields()
+
+    def get(name: str) -> object:
+        section, _, key = name.partition(".")
+        inner = values.get(section)
+        written = inner.get(key) if key and isinstance(inner, dict) else None if key else inner
+        if written is not None:
+            return written
+        field = leaves[name]
+        return None if field.is_required() else field.get_default(call_default_factory=True)
+
+    return get

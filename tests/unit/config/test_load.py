@@ -254,6 +254,55 @@ def test_a_setting_that_would_do_nothing_is_a_fault(
     assert found[0].startswith(problem)
 
 
+FULL_FILE = (
+    GOOD.replace("train: train.jsonl", "train: train.jsonl\n  validation: v.jsonl")
+    + "  eval_steps: 5\n  per_device_eval_batch_size: 4\n  early_stopping_patience: 2\n"
+    + "lora: {r: 4}\ngeneration: {num_prompts: 2, max_new_tokens: 16}\n"
+)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["method=full"],
+        ["method=freeze", "freeze.num_trainable_layers=1"],
+        ["data.validation=null"],
+        ["data.validation=null", "method=full"],
+        ["generation.prompts=[a]"],
+    ],
+)
+def test_what_the_command_line_leaves_without_effect_needs_no_further_edits(
+    write: Write, overrides: list[str]
+) -> None:
+    config = load_config_file(write(FULL_FILE), overrides)
+    assert load_config_file(write(config.to_yaml()), []) == config
+
+
+def test_a_setting_of_the_command_line_without_effect_is_still_a_fault(problems: Problems) -> None:
+    (problem,) = problems(FULL_FILE, "method=full", "lora.r=8")
+    assert problem.startswith("command line: lora.r has no effect: method is full")
+
+
+def test_a_fault_of_the_file_stays_one_whatever_the_command_line_says(problems: Problems) -> None:
+    (problem,) = problems(GOOD + "method: full\nlora: {r: 4}\n", "training.seed=7")
+    assert problem.startswith("c.yaml:8: lora.r has no effect: method is full")
+
+
+def test_answers_to_other_prompts_go_with_their_prompts(write: Write) -> None:
+    text = GOOD + "generation: {prompts: [a, b], references: [c, d]}\n"
+    config = load_config_file(write(text), ["generation.prompts=[x]"])
+    assert (config.generation.prompts, config.generation.references) == (["x"], None)
+
+
+def test_a_measure_of_the_steps_needs_no_evaluation(write: Write, problems: Problems) -> None:
+    text = GOOD + "  metric_for_best_model: loss\n  early_stopping_patience: 2\n  eval_steps: 5\n"
+    config = load_config_file(write(text), [])
+    assert config.training.metric_for_best_model == "loss"
+    assert load_config_file(write(config.to_yaml()), []) == config
+    (problem,) = problems(GOOD + "  metric_for_best_model: eval_loss\n")
+    assert "a measure of the steps, such as training.metric_for_best_model: loss" in problem
+
+
 def test_adapters_on_random_weights_are_refused(problems: Problems) -> None:
     (problem,) = problems(GOOD, "model.from_scratch=true")
     assert problem.startswith("command line: model.from_scratch is true with method lora")
