@@ -1,1 +1,1 @@
-"""Before and after: what two runs did differently (``runs``)."""
+"""Before and after: models on the same prompts (``run``), two runs step by step (``runs``)."""

@@ -1,0 +1,113 @@
+"""Loss on validation dialogues: the same rows for every model, nats per trained token.
+
+The rows are those of `--validation`, or of the validation files of a tuned model's run. Each is
+read once over all ranks; the loss is the models' own sum, as in training.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glmforge.config import RunConfig
+from glmforge.config.paths import sources_of
+from glmforge.data import Example, eval_batches, load_examples, unpacked
+from glmforge.data.selection import hash_of
+from glmforge.distributed.collectives import Ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationRows:
+    """Encoded validation dialogues and where they are from."""
+
+    files: tuple[str, ...]
+    examples: Sequence[Example]
+    rows_per_batch: int
+
+
+def validation_rows(
+    files: Sequence[str],
+    runs: Sequence[RunConfig],
+    tokenizer: Any,
+    *,
+    max_length: int,
+    rows_per_batch: int,
+) -> ValidationRows | None:
+    """Read validation dialogues; None where nothing names any.
+
+    Args:
+        files: what the user names; without them those of the first run that has some.
+        runs: of the tuned models.
+        tokenizer: of all models.
+        max_length: longest row in tokens, where no run says it.
+        rows_per_batch: rows that go through a model together.
+
+    Raises:
+        DataError: a file cannot be read, or records are faulty.
+    """
+    run = next((run for run in runs if sources_of(run.data.validation)), None)
+    named = list(files)
+    if not named and run is not None:
+        named = [path for path, _ in sources_of(run.data.validation)]
+    if not named:
+        return None
+    settings = run.data if run is not None else None
+    found = load_examples(
+        named,
+        tokenizer,
+        max_length=settings.max_length if settings is not None else max_length,
+        labels=settings.labels if settings is not None else "all_turns",
+        truncation=settings.truncation if settings is not None else "drop_last_turns",
+        on_error=settings.on_error if settings is not None else "stop",
+        columns=settings.columns if settings is not None and not files else None,
+        repairs=settings.repair if settings is not None and not files else (),
+    )
+    return ValidationRows(
+        files=tuple(named), examples=found.examples, rows_per_batch=rows_per_batch
+    )
+
+
+def kept_loss(path: Path, identity: str, rows: ValidationRows, find: Callable[[], float]) -> float:
+    """Return a model's loss on rows from a file of finished losses; compute and keep it else.
+
+    Args:
+        path: one JSON object a line; made where it is missing.
+        identity: a hash of the model's weights.
+        rows: what the loss is of.
+        find: computes it.
+    """
+    key = f"{identity} {hash_of(rows.examples)}"
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            if line.endswith("}") and (row := json.loads(line))["key"] == key:
+                return float(row["loss"])
+    loss = find()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n" + json.dumps({"key": key, "loss": loss}) + "\n")
+    return loss
+
+
+@torch.no_grad()
+def loss_of(model: Callable[[], Any], rows: ValidationRows, pad_id: int, ranks: Ranks) -> float:
+    """Return a model's mean nll over all trained tokens of the rows, in nats."""
+    batches = eval_batches(
+        rows.examples,
+        unpacked(len(rows.examples)),
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        micro_batch=rows.rows_per_batch,
+        packed=False,
+        pad_id=pad_id,
+    )
+    nll, tokens = 0.0, 0
+    with torch.compiler.set_stance("force_eager"):
+        for batch in batches:
+            inputs = batch.to(ranks.device).model_inputs()
+            nll += float(model()(**inputs, num_items_in_batch=1.0).loss.double())
+            tokens += batch.trained_tokens
+    sums = ranks.gather_floats([nll, float(tokens)])
+    return sum(row[0] for row in sums) / max(1.0, sum(row[1] for row in sums))

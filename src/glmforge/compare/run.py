@@ -1,0 +1,223 @@
+"""`glmforge compare`: the same prompts through a base and what was made of it, then the report.
+
+Order: everything that can be refused (models, prompts, stop ids, tokenizers) before a weight is
+read; then every model's answers and loss, on all ranks; then, on the main rank alone, the scores,
+the judge and the verdict.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from glmforge.compare.answers import Decoding, Given, Kept, ask
+from glmforge.compare.judge import judge_pairs
+from glmforge.compare.loss import kept_loss, loss_of
+from glmforge.compare.prompts import Prompt
+from glmforge.compare.report import ModelReport, Report
+from glmforge.compare.scoring import Cell, Scored, cell_of, diversity_of, score_answer, table_of
+from glmforge.compare.setup import Request, Say, Setup, set_up
+from glmforge.compare.statistics import estimate
+from glmforge.compare.subjects import Subject, opened
+from glmforge.compare.verdict import verdict_on
+from glmforge.data.measures import Units, usual_units
+from glmforge.distributed.collectives import Ranks
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heard:
+    """What one model gave: answers by decoding, and its loss."""
+
+    answers: Mapping[str, Sequence[Given]]
+    loss: float | None
+
+
+def compare_models(request: Request, ranks: Ranks, say: Say) -> Report | None:
+    """Compare models; return the report on the main rank, None on the others.
+
+    Raises:
+        GlmForgeError: a model, an adapter, a prompt file or the judge cannot be used.
+    """
+    name = request.dtype or ("fp32" if ranks.device.type == "cpu" else "bf16")
+    setup = set_up(request, name, ranks, say)
+    heard: dict[str, _Heard] = {}
+    kept = Kept(request.kept_dir, ranks.rank)
+    kept.load()
+    ranks.barrier()  # nobody writes before all have read
+    for subject, model in opened(setup.subjects, ranks.device, DTYPES[name]):
+        answers = ask(
+            subject.name,
+            subject.identity,
+            model,
+            setup.tokenizer,
+            setup.work,
+            request.ways,
+            kept,
+            ranks,
+            say,
+        )
+        heard[subject.name] = _Heard(
+            answers=answers, loss=_loss(subject, model, setup, request, ranks)
+        )
+    if not ranks.is_main:
+        return None
+    settings = _settings(request, setup, name)
+    return _report(request, setup, heard, settings)
+
+
+def _loss(
+    subject: Subject, model: Callable[[], Any], setup: Setup, request: Request, ranks: Ranks
+) -> float | None:
+    rows = setup.rows
+    if rows is None:
+        return None
+    pad = setup.tokenizer.pad_token_id or 0
+    if ranks.world_size > 1:
+        return loss_of(model, rows, pad, ranks)
+    path = request.kept_dir / "losses.jsonl"
+    return kept_loss(path, subject.identity, rows, lambda: loss_of(model, rows, pad, ranks))
+
+
+def _report(
+    request: Request,
+    setup: Setup,
+    heard: Mapping[str, _Heard],
+    settings: Mapping[str, Any],
+) -> Report:
+    units = usual_units()
+    models: list[ModelReport] = []
+    for subject in setup.subjects:
+        base = models[0] if models else None
+        found = _model_report(subject, heard[subject.name], base, setup.prompts, request, units)
+        if base is not None:
+            found = _judged(found, base, setup.prompts, request)
+            verdict = verdict_on(found, base, setup.prompts)
+            found = dataclasses.replace(found, verdict=verdict)
+        models.append(found)
+    return Report(prompts=setup.prompts, models=models, settings=settings, notes=setup.notes)
+
+
+def _model_report(
+    subject: Subject,
+    heard: _Heard,
+    base: ModelReport | None,
+    prompts: Sequence[Prompt],
+    request: Request,
+    units: Units,
+) -> ModelReport:
+    answers = {
+        way: [score_answer(a, p, request.form, units) for a, p in zip(row, prompts, strict=True)]
+        for way, row in heard.answers.items()
+    }
+    asked = [n for n, prompt in enumerate(prompts) if prompt.group == "asked"]
+
+    def table(way: str, places: Sequence[int]) -> dict[str, Cell]:
+        before = None if base is None else [base.answers[way][n] for n in places]
+        return table_of([answers[way][n] for n in places], before)
+
+    def drawn(of: Mapping[str, Sequence[Scored]]) -> list[list[Scored]]:
+        return [[of[way.name][n] for n in asked] for way in request.ways if way.is_drawn]
+
+    parts = {
+        name: [n for n in asked if prompts[n].seen is seen]
+        for name, seen in (("seen", True), ("held_out", False))
+    }
+    return ModelReport(
+        name=subject.name,
+        path=str(subject.path),
+        about=_about(subject),
+        answers=answers,
+        tables={way: table(way, asked) for way in answers},
+        parts={name: table("greedy", places) for name, places in parts.items() if places},
+        diversity=diversity_of(
+            drawn(answers), None if base is None else drawn(base.answers), units
+        ),
+        general=_general(answers["greedy"], base, prompts),
+        loss=heard.loss,
+    )
+
+
+def _general(
+    answers: Sequence[Scored], base: ModelReport | None, prompts: Sequence[Prompt]
+) -> dict[str, Cell]:
+    """The passed share of the general set: all, by language, by area."""
+    places = [n for n, prompt in enumerate(prompts) if prompt.group == "general"]
+    parts: dict[str, list[int]] = {"all": places}
+    for n in places:
+        parts.setdefault(prompts[n].language, []).append(n)
+    for n in places:
+        parts.setdefault(prompts[n].area, []).append(n)
+    table = {}
+    for name, chosen in parts.items():
+        before = None
+        if base is not None:
+            before = [float(bool(base.answers["greedy"][n].passes)) for n in chosen]
+        cell = cell_of([float(bool(answers[n].passes)) for n in chosen], before, True)
+        if cell is not None:
+            table[name] = cell
+    return table
+
+
+def _judged(
+    found: ModelReport, base: ModelReport, prompts: Sequence[Prompt], request: Request
+) -> ModelReport:
+    if request.judge is None:
+        return found
+    asked = [n for n, prompt in enumerate(prompts) if prompt.group == "asked"]
+    outcomes = judge_pairs(
+        request.judge,
+        [prompts[n] for n in asked],
+        [base.answers["greedy"][n].text for n in asked],
+        [found.answers["greedy"][n].text for n in asked],
+        request.kept_dir / "judgments.jsonl",
+    )
+    worth = {"tuned": 1.0, "tie": 0.0, "base": -1.0}
+    mean = estimate([worth[outcome] for outcome in outcomes])
+    change = None if mean is None else Cell(mean=mean, change=None)
+    return dataclasses.replace(found, judged=outcomes, judge_change=change)
+
+
+def _about(subject: Subject) -> str:
+    if subject.start_seed is not None:
+        return f"random weights, as the run began (seed {subject.start_seed}): {subject.path}"
+    if subject.source is None:
+        return f"base model {subject.path}"
+    if subject.source.adapter is not None:
+        return f"adapter {subject.source.adapter} on the base"
+    return f"whole model {subject.source.shards or subject.source.model}"
+
+
+def _settings(request: Request, setup: Setup, dtype: str) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "prompts": f"{request.prompts} ({sum(p.group == 'asked' for p in setup.prompts)})",
+        "stop ids": ", ".join(map(str, setup.work.stops)),
+        "longest answer (tokens)": request.max_new_tokens,
+        "decodings": ", ".join(_way(way) for way in request.ways),
+        "precision": dtype,
+        "texts cut into": usual_units().name,
+        "intervals": "95 %, bootstrap over prompts",
+    }
+    if request.form is not None:
+        values["asked form"] = str(request.form)
+    if setup.rows is not None:
+        values["validation"] = f"{', '.join(setup.rows.files)} ({len(setup.rows.examples)} rows)"
+    if request.judge is not None:
+        values["judge"] = f"{request.judge.model} at {request.judge.base_url}"
+    empty = sum(p.reference is not None and not p.reference.strip() for p in setup.prompts)
+    if empty:
+        values["references"] = f"{empty} reference{'s' if empty > 1 else ''} empty, not compared"
+    return values
+
+
+def _way(way: Decoding) -> str:
+    sampling = way.sampling
+    if not way.is_drawn:
+        return way.name
+    return (
+        f"{way.name} (temperature {sampling.temperature:g}, top-p {sampling.top_p:g}, repetition "
+        f"penalty {sampling.repetition_penalty:g})"
+    )

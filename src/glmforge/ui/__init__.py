@@ -1,0 +1,1 @@
+"""Pages: results of the rooms below as self-contained HTML."""
