@@ -14,8 +14,10 @@ import typer
 from glmforge.config import RunConfig
 from glmforge.distributed.env import World
 from glmforge.errors import UsageError
+from glmforge.launch.devices import visible_devices
 from glmforge.launch.nodes import launch_nodes, node_settings
 from glmforge.launch.slurm import SlurmJob, submit, write_job
+from glmforge.plan.early import check_map_early
 
 NumNodes = Annotated[
     int | None,
@@ -87,6 +89,7 @@ def leave_for_machines(
         return None
     launch, directory = run.launch, Path(run.training.output_dir)
     if options.slurm:
+        check_map_early(run, world_size=(options.nnodes or 1) * ranks_here(run))
         _slurm(options, run, argv)
         return 0
     machines = node_settings(
@@ -98,19 +101,34 @@ def leave_for_machines(
     )
     if machines is None:
         return None
+    check_map_early(run, world_size=machines.world_size)
     return launch_nodes(argv, machines, gpus=launch.gpus, record=directory)
+
+
+def ranks_here(run: RunConfig) -> int:
+    """Return how many processes a config asks for on one machine."""
+    launch = run.launch
+    return launch.nproc or (len(launch.gpus.split(",")) if launch.gpus is not None else 1)
+
+
+def precision_here(run: RunConfig) -> str:
+    """Return the number format that the ranks of this machine will choose, without asking torch."""
+    devices = visible_devices()
+    if run.training.precision != "auto":
+        return run.training.precision
+    if not devices:
+        return "fp32"
+    return "bf16" if min(device.capability for device in devices) >= (8, 0) else "fp16"
 
 
 def _slurm(options: MachineOptions, run: RunConfig, argv: Sequence[str]) -> None:
     if others := [name for name in options.given() if name not in ("--slurm", "--nnodes")]:
         raise UsageError(f"--slurm with {', '.join(others)}: Slurm chooses the machines")
-    launch = run.launch
-    listed = len(launch.gpus.split(",")) if launch.gpus is not None else 1
     # srun decides about processes and cards: what the config says of them is for this script only.
     words = [*argv[1:], "launch.nproc=null", "launch.gpus=null"]
     job = SlurmJob(
         nodes=options.nnodes or 1,
-        tasks_per_node=launch.nproc or listed,
+        tasks_per_node=ranks_here(run),
         arguments=tuple(words),
         directory=Path.cwd(),
         run_dir=Path(run.training.output_dir),

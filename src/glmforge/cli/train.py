@@ -19,6 +19,8 @@ from glmforge.cli.machines import (
     Rendezvous,
     Slurm,
     leave_for_machines,
+    precision_here,
+    ranks_here,
 )
 from glmforge.cli.output import print_json
 from glmforge.config import RunConfig, load_config_file
@@ -27,6 +29,7 @@ from glmforge.config.paths import source_bytes
 from glmforge.distributed.env import World, read_world
 from glmforge.errors import ConfigError, UsageError
 from glmforge.launch import launch_local, run_without_gpus
+from glmforge.plan.early import check_map_early
 
 RANK_LAUNCHERS = ("torchrun", "deepspeed", "slurm")
 """Launchers of others: they have decided about processes and GPUs before this program starts."""
@@ -68,6 +71,17 @@ DeepSpeedFile = Annotated[
     Path | None, typer.Option(help="DeepSpeed settings (JSON file), as deepspeed=FILE.")
 ]
 Resume = Annotated[str | None, typer.Option(help="Go on with a run: auto, or its directory.")]
+Preflight = Annotated[
+    bool,
+    typer.Option(
+        "--preflight",
+        help="Only try: two real steps at the longest batch on every rank, planned against "
+        "measured memory; nothing is written.",
+    ),
+]
+IgnorePlan = Annotated[
+    bool, typer.Option("--ignore-plan", help="Start although the plan says that it does not fit.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 HelpConfig = Annotated[
     bool,
@@ -95,6 +109,8 @@ def train(
     hostfile: Hostfile = None,
     slurm: Slurm = False,
     resume: Resume = None,
+    preflight: Preflight = False,
+    ignore_plan: IgnorePlan = False,
     as_json: AsJson = False,
     help_config: HelpConfig = False,
     local_rank: LocalRank = None,
@@ -110,22 +126,19 @@ def train(
         "deepspeed": None if deepspeed is None else str(deepspeed),
     }
     _refuse_launch_options(given, world)
-    options = {name: value for name, value in given.items() if value is not None}
-    written = {
-        name: f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in options.items()
-    }
-    # The DeepSpeed file comes first: deepspeed.zero_optimization.stage=1 changes what is in it.
-    file = [written.pop("deepspeed")] if "deepspeed" in written else []
-    settings = [*file, *(overrides or []), *written.values()]
+    settings = _as_settings(given, overrides or [])
     run = load_config_file(config, settings, check_paths=True, resume=resume)
     _refuse_launch_settings(run, world)
     launch = run.launch
-    argv = ["train", str(config), *settings, *(["--json"] if as_json else [])]
+    argv = ["train", str(config), *settings]
+    switches = {"--json": as_json, "--preflight": preflight, "--ignore-plan": ignore_plan}
+    argv += [name for name, wanted in switches.items() if wanted]
     argv += ["--resume", resume] if resume is not None else []
     machines = MachineOptions(nnodes, node_rank, rdzv, hostfile, slurm)
     if (status := leave_for_machines(machines, run, argv, world)) is not None:
         raise typer.Exit(status)
     if world.launcher == "none" and ((launch.nproc or 1) > 1 or launch.gpus is not None):
+        check_map_early(run, world_size=ranks_here(run), precision=precision_here(run))
         _prepare_first(run, config, settings)
         code = launch_local(
             argv,
@@ -133,14 +146,35 @@ def train(
             gpus=launch.gpus,
             master_addr=launch.master_addr,
             master_port=launch.master_port,
-            record=Path(run.training.output_dir),
+            record=None if preflight else Path(run.training.output_dir),
         )
         raise typer.Exit(code)
-    from glmforge.train import train as run_train
-
-    result = run_train(run, resume)
+    result = _run_here(run, resume, preflight=preflight, ignore_plan=ignore_plan)
     if as_json and world.rank == 0:
         print_json(result)
+
+
+def _run_here(run: RunConfig, resume: str | None, *, preflight: bool, ignore_plan: bool) -> object:
+    """Train, or only try, as a rank in this process."""
+    if preflight:
+        from glmforge.train.preflight import preflight as run_preflight
+
+        return run_preflight(run, resume, ignore_plan=ignore_plan)
+    from glmforge.train import train as run_train
+
+    return run_train(run, resume, ignore_plan=ignore_plan)
+
+
+def _as_settings(given: Mapping[str, object], overrides: Sequence[str]) -> list[str]:
+    """Return options and overrides as SECTION.KEY=VALUE, in the order in which they are merged."""
+    written = {
+        name: f"{name}={json.dumps(value, ensure_ascii=False)}"
+        for name, value in given.items()
+        if value is not None
+    }
+    # The DeepSpeed file comes first: deepspeed.zero_optimization.stage=1 changes what is in it.
+    file = [written.pop("deepspeed")] if "deepspeed" in written else []
+    return [*file, *overrides, *written.values()]
 
 
 def _prepare_first(run: RunConfig, config: Path, settings: Sequence[str]) -> None:

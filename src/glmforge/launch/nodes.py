@@ -30,6 +30,8 @@ class NodeSettings:
     address: str
     port: int
     nproc: int | None = None
+    world_size: int | None = None
+    """Ranks of all machines, where a hostfile says it; the machines may differ otherwise."""
 
 
 def node_settings(
@@ -92,7 +94,14 @@ def _from_hostfile(
     slots = hosts[node].slots
     if nproc is not None and nproc != slots:
         raise LaunchError(f"--nproc {nproc}, but {path} gives {hosts[node].name} {slots} slot(s)")
-    return NodeSettings(num_nodes=len(hosts), node=node, address=address, port=port, nproc=slots)
+    return NodeSettings(
+        num_nodes=len(hosts),
+        node=node,
+        address=address,
+        port=port,
+        nproc=slots,
+        world_size=sum(host.slots for host in hosts),
+    )
 
 
 def launch_nodes(

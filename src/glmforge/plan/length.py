@@ -27,8 +27,9 @@ class RunLength:
 
     def sentence(self) -> str:
         """All of it in one line."""
+        rows = "row" if self.rows_per_step == 1 else "rows"
         return (
-            f"{self.rows_per_step} rows, about {self.dialogues_per_step:,.0f} dialogues and "
+            f"{self.rows_per_step} {rows}, about {self.dialogues_per_step:,.0f} dialogue(s) and "
             f"{self.trained_tokens_per_step:,.0f} trained tokens a step; "
             f"{self.steps_per_epoch:,} step{'' if self.steps_per_epoch == 1 else 's'} an epoch, "
             f"{self.total_steps:,} in all ({self.epochs:g} epochs)"

@@ -33,7 +33,7 @@ from glmforge.plan.request import (
 from glmforge.plan.shape import ModelShape, shape_of
 from glmforge.plan.states import trained_parameters
 from glmforge.plan.usual import unusual_settings
-from glmforge.plan.workload import GIB
+from glmforge.plan.workload import GIB, Precision
 
 ALTERNATIVES = 5
 
@@ -43,6 +43,8 @@ class Plan:
     """What is known of a run. ``written`` is the config as it stands, judged.
 
     ``disk_gib`` is what its checkpoints and last weights take; ``length`` is None without data.
+    ``contradictions`` make the run impossible anywhere; ``misfit`` says what is too large for these
+    cards, and what would fit.
     """
 
     shape: ModelShape
@@ -53,9 +55,15 @@ class Plan:
     advice: Advice
     length: RunLength | None
     disk_gib: float
-    problems: tuple[str, ...]
+    contradictions: tuple[str, ...]
+    misfit: tuple[str, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong: what contradicts itself, then what does not fit."""
+        return (*self.contradictions, *self.misfit)
 
     @property
     def fits(self) -> bool:
@@ -92,6 +100,7 @@ def make_plan(
     *,
     world_size: int,
     card: Card | None = None,
+    precision: Precision | None = None,
     facts: DataFacts | None = None,
     problems: tuple[str, ...] = (),
 ) -> Plan:
@@ -103,14 +112,16 @@ def make_plan(
         machine: the cards it is planned for.
         world_size: ranks of all machines.
         card: the kind of card, where it is known.
+        precision: what the run computes in, where that is decided; None asks config and card.
         facts: counts of the data, None where they could not be had.
         problems: what was found wrong before (files, data).
     """
     shape = shape_of(model_config)
-    precision = planned_precision(config, card)
+    precision = precision or planned_precision(config, card)
     sizes = _sizes(config, shape, world_size)
     engine, conflicts = _engine(config, sizes, precision)
     work = workload_of(config, engine, sizes, shape, precision)
+    work = work.but(row_tokens=_longest_row(config, facts))
     written = judge(shape, work, machine)
     bad, doubtful = precision_verdict(precision, card, shape.family.name)
     found = [
@@ -119,7 +130,6 @@ def make_plan(
         *request_problems(config, shape, work),
         *_position_problems(config, model_config),
         *([bad] if bad else []),
-        *([] if written.fits else _misfit(shape, written, machine)),
     ]
     warnings = [*([doubtful] if doubtful else []), *bucket_warnings(engine, machine.card_gib)]
     length = run_length(config, facts, sizes) if facts is not None else None
@@ -134,10 +144,20 @@ def make_plan(
         advice=advise(shape, work, machine),
         length=length,
         disk_gib=disk_bytes(config, shape, written) / GIB,
-        problems=tuple(found),
+        contradictions=tuple(found),
+        misfit=() if written.fits else tuple(_misfit(shape, written, machine)),
         warnings=tuple(warnings),
         notes=tuple(_notes(config, shape, written, engine)),
     )
+
+
+def _longest_row(config: RunConfig, facts: DataFacts | None) -> int:
+    """Return the tokens of the longest row: less than max_length where all examples are shorter."""
+    data = config.data
+    if facts is None or facts.packed or facts.estimated or not facts.longest:
+        return data.max_length
+    multiple = data.pad_to_multiple_of
+    return min(data.max_length, -(-facts.longest // multiple) * multiple)
 
 
 def _sizes(config: RunConfig, shape: ModelShape, world_size: int) -> BatchSizes:

@@ -13,6 +13,7 @@ from glmforge.plan.data_facts import DataFacts
 from glmforge.plan.report import Plan, make_plan
 from glmforge.plan.request import Card
 from glmforge.plan.text import settings_of
+from glmforge.plan.workload import Precision
 
 DIFFERENCE_SHARE = 0.05
 """Planned and measured peaks further apart than this are called different."""
@@ -24,6 +25,7 @@ def plan_for_run(
     *,
     world_size: int,
     local_world_size: int = 1,
+    precision: Precision | None = None,
     card: Card | None = None,
     card_gib: float | None = None,
     host_gib: float | None = None,
@@ -36,6 +38,7 @@ def plan_for_run(
         model_config: the model's own configuration.
         world_size: ranks of all machines.
         local_world_size: ranks of this machine.
+        precision: what the run computes in, None for what the config and the card say.
         card: the kind of card; None on the CPU.
         card_gib: memory of one card in GiB; None on the CPU.
         host_gib: memory of this machine in GiB, None where it is not known.
@@ -46,7 +49,40 @@ def plan_for_run(
         host_gib=host_gib or math.inf,
         cards_per_host=local_world_size,
     )
-    return make_plan(config, model_config, machine, world_size=world_size, card=card, facts=facts)
+    return make_plan(
+        config,
+        model_config,
+        machine,
+        world_size=world_size,
+        card=card,
+        precision=precision,
+        facts=facts,
+    )
+
+
+def refusal(plan: Plan, free_gib: float = math.inf) -> list[str]:
+    """Return why a run must not start, with what would fit; empty where it may.
+
+    A run whose tensors and CUDA context fit, and only the allocator's usual slack does not, may
+    start: `summary_lines` says that it is tight.
+
+    Args:
+        plan: of the run, on the cards that it has.
+        free_gib: memory of the fullest card that nobody uses, this process's context left out.
+    """
+    found, machine = plan.written.account, plan.machine
+    reasons = list(plan.contradictions)
+    least = found.peak_gib + found.context.gib
+    too_large = least > machine.card_gib
+    if too_large or found.host_gib * machine.cards_per_host > machine.host_gib:
+        reasons += plan.misfit
+    if not too_large and machine.card_gib != math.inf and found.peak_gib > free_gib:
+        reasons.append(
+            f"{found.peak_gib:.1f} GiB are needed on a card and {free_gib:.1f} of its "
+            f"{machine.card_gib:.1f} GiB are free: another process uses it (nvidia-smi names it); "
+            "end that one, or choose other cards with --gpus"
+        )
+    return reasons
 
 
 def summary_lines(plan: Plan) -> list[str]:
@@ -64,6 +100,7 @@ def summary_lines(plan: Plan) -> list[str]:
         pace += f", {plan.hours:.2f} h" if plan.hours is not None else ""
     else:
         memory = f"no card: about {found.peak_gib:.1f} GiB of host memory a process ({terms})"
+        memory += f" and {found.host_gib:.0f} GiB for the process itself"
         pace = "on the CPU: no speed is predicted"
     return [
         f"plan: {found.workload.sentence()}, {found.workload.world_size} process(es)",
@@ -78,6 +115,14 @@ def _last_line(plan: Plan, *, on_card: bool) -> str:
     """Name what matters most: a problem, a warning, something faster, or where to read more."""
     if on_card and plan.problems:
         return plan.problems[0]
+    found, machine = plan.written.account, plan.machine
+    if not on_card:
+        gib = (found.peak_gib + found.host_gib) * machine.cards_per_host
+        if gib > machine.host_gib:
+            return (
+                f"{machine.cards_per_host} process(es) need about {gib:.0f} GiB of this machine's "
+                f"{machine.host_gib:g} GiB: the system may kill one (signal 9)"
+            )
     if plan.warnings:
         return plan.warnings[0]
     best = plan.advice.best
@@ -86,6 +131,14 @@ def _last_line(plan: Plan, *, on_card: bool) -> str:
         if gain > 1.05:
             return f"{gain:.2f} times as fast and fits: {' '.join(settings_of(best.workload))}"
     return "`glmforge plan` shows the whole account"
+
+
+def host_peak_line(planned_gib: float, measured_gib: float) -> str:
+    """Put the resident memory of a process on the CPU beside the tensors that were planned."""
+    return (
+        f"peak {measured_gib:.2f} GiB resident in the largest process, libraries included; "
+        f"{planned_gib:.2f} planned for its tensors"
+    )
 
 
 def peak_line(planned_gib: float, measured_gib: float) -> str:

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: "RunConfig | str | dict[str, Any] | Any", resume: str | None = None
+    config: "RunConfig | str | dict[str, Any] | Any",
+    resume: str | None = None,
+    *,
+    ignore_plan: bool = False,
 ) -> "RunResult":
     """Train as `config` says, in this process (world size 1, or the launcher's).
 
     Args:
         config: a RunConfig, a dict of its sections, or the path of a YAML file.
         resume: a run directory to go on with, "auto" for the config's own, or None.
+        ignore_plan: start although the plan says that it does not fit.
 
     Returns:
         Where the run lives, its last step, and its best evaluation.
@@ -34,16 +38,20 @@ def train(
     """
     from glmforge.train.run import train as run_train
 
-    return run_train(config, resume)
+    return run_train(config, resume, ignore_plan=ignore_plan)
 
 
 class _CallablePackage(ModuleType):
     """Lets the room share its name with the public function (docs.python.org: module __class__)."""
 
     def __call__(
-        self, config: "RunConfig | str | dict[str, Any] | Any", resume: str | None = None
+        self,
+        config: "RunConfig | str | dict[str, Any] | Any",
+        resume: str | None = None,
+        *,
+        ignore_plan: bool = False,
     ) -> "RunResult":
-        return train(config, resume)
+        return train(config, resume, ignore_plan=ignore_plan)
 
 
 sys.modules[__name__].__class__ = _CallablePackage

@@ -19,6 +19,7 @@ from glmforge.train.engine import (
     reported_norm,
     set_learning_rate,
 )
+from glmforge.train.memory_plan import note_peak
 from glmforge.train.metrics import StepRecord, peak_gib
 from glmforge.train.session import Session
 
@@ -112,6 +113,7 @@ def train_loop(session: Session) -> None:
             peak_gib=max(row[3] for row in gathered),
         )
         session.recorder.step(record, gathered)
+        note_peak(session, record)
         note_step(progress, record, session.config)
         stop_on_lost_steps(session, record)
         session.after_step(stop_signal=int(max(row[5] for row in gathered)))

@@ -23,6 +23,7 @@ from glmforge.train.deterministic import deterministic_kernels
 from glmforge.train.disk import check_before_run, checkpoint_bytes
 from glmforge.train.engine import OptimizerSettings, build_engine
 from glmforge.train.loop import train_loop
+from glmforge.train.memory_plan import plan_start
 from glmforge.train.metrics import open_recorder
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
 from glmforge.train.prepare import RunPlan, plan_run, prepare_model
@@ -62,7 +63,10 @@ def as_config(
 
 
 def train(
-    config: RunConfig | str | os.PathLike[str] | Mapping[str, Any], resume: str | None = None
+    config: RunConfig | str | os.PathLike[str] | Mapping[str, Any],
+    resume: str | None = None,
+    *,
+    ignore_plan: bool = False,
 ) -> RunResult:
     """Train as `config` says, in this process; see ``glmforge.train``."""
     settings = as_config(config, resume)
@@ -84,7 +88,9 @@ def train(
         deepspeed_running(),
         watch_signals() as signals,
     ):
-        session = _prepare(settings, directory, ranks, signals, resuming=resuming)
+        session = _prepare(
+            settings, directory, ranks, signals, resuming=resuming, ignore_plan=ignore_plan
+        )
         try:
             session.begin()
             train_loop(session)
@@ -127,10 +133,16 @@ def _already_complete(config: RunConfig, directory: Path) -> RunResult | None:
 
 
 def _prepare(
-    config: RunConfig, directory: Path, ranks: Ranks, signals: SignalFlag, *, resuming: bool
+    config: RunConfig,
+    directory: Path,
+    ranks: Ranks,
+    signals: SignalFlag,
+    *,
+    resuming: bool,
+    ignore_plan: bool,
 ) -> Session:
     """Build everything a run needs; see the module's promise on the order."""
-    say = _sayer(ranks)
+    say = sayer(ranks)
     training = config.training
     seed_everything(training.seed)
     if not resuming and holds_run(directory):
@@ -144,22 +156,21 @@ def _prepare(
         start = find_start(directory, planned.sizes, ranks, say)
         if start.is_elastic(ranks):
             engine_config = engine_config | {"checkpoint": {"load_universal": True}}
+    memory_plan = plan_start(config, planned, ranks, say, ignore_plan=ignore_plan)
     model = prepare_model(
         config, planned.model, planned.precision, ranks, say, planned.engine_config
     )
     checkpoint_size = _check_disk(config, directory, model, ranks, say)
-    engine = build_engine(model, engine_config, _optimizer(config))
+    engine = build_engine(model, engine_config, optimizer_settings(config))
     if start is not None:
-        is_lora = config.trains_adapter
-        progress = load_start(engine, start, ranks, exclude_frozen=is_lora, seed=training.seed)
+        progress = load_start(
+            engine, start, ranks, exclude_frozen=config.trains_adapter, seed=training.seed
+        )
         say(f"resumed {start.path} after step {progress.step}")
     else:
-        _begin_directory(config, directory, planned, manifest, ranks, say)
-        progress = Progress()
-        seed_everything(training.seed + ranks.rank)  # dropout differs from rank to rank
+        progress = _begin(config, directory, planned, manifest, ranks, say)
     begun = progress.step if start is not None else None
     recorder = open_recorder(config, directory, ranks, planned.total_steps, start=begun, say=say)
-    fixed_width = ranks.device.type == "cuda" and planned.data.packed  # one shape to compile for
     return Session(
         config=config,
         directory=directory,
@@ -176,8 +187,10 @@ def _prepare(
         progress=progress,
         zero_stage=planned.engine_config["zero_optimization"]["stage"],
         precision=planned.precision,
-        pad_to=config.data.max_length if fixed_width else None,
+        pad_to=row_width(config, planned, ranks),
         checkpoint_bytes=checkpoint_size,
+        memory_plan=memory_plan,
+        begun_at=progress.step,
     )
 
 
@@ -191,15 +204,15 @@ def _check_disk(config: RunConfig, directory: Path, model: Any, ranks: Ranks, sa
     return one
 
 
-def _begin_directory(
+def _begin(
     config: RunConfig,
     directory: Path,
     planned: RunPlan,
     manifest: Mapping[str, Any],
     ranks: Ranks,
     say: Any,
-) -> None:
-    """Write what the run is, on rank 0, now that everything has been checked."""
+) -> Progress:
+    """Write what the run is, on rank 0, now that everything has been checked; its first state."""
     if ranks.is_main:
         rundir.write_run_files(
             directory,
@@ -208,9 +221,17 @@ def _begin_directory(
             manifest=manifest,
         )
         planned.data.write_skipped(directory, say)
+    seed_everything(config.training.seed + ranks.rank)  # dropout differs from rank to rank
+    return Progress()
 
 
-def _optimizer(config: RunConfig) -> OptimizerSettings:
+def row_width(config: RunConfig, planned: RunPlan, ranks: Ranks) -> int | None:
+    """Return the tokens that rows are padded to: on a GPU packed rows compile for one shape."""
+    return config.data.max_length if ranks.device.type == "cuda" and planned.data.packed else None
+
+
+def optimizer_settings(config: RunConfig) -> OptimizerSettings:
+    """Return AdamW's settings of a run."""
     training = config.training
     return OptimizerSettings(
         learning_rate=training.learning_rate,
@@ -261,7 +282,7 @@ def _finish(session: Session) -> RunResult:
     return result
 
 
-def _sayer(ranks: Ranks) -> Any:
+def sayer(ranks: Ranks) -> Any:
     """Return a function that prints a line for people to stderr on rank 0."""
 
     def say(line: str) -> None:

@@ -17,6 +17,7 @@ from glmforge.data.measures import usual_units
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import Stopped
 from glmforge.plan.batch import BatchSizes
+from glmforge.plan.report import Plan
 from glmforge.train.answers import answer_values, answers_line
 from glmforge.train.best import early_end_line, note_evaluation
 from glmforge.train.checkpoint import name_of, rotate, save_checkpoint, write_pointer
@@ -52,6 +53,10 @@ class Session:
     pad_to: int | None
     checkpoint_bytes: int
     """What the next checkpoint will take on disk: an estimate, then the last one's size."""
+    memory_plan: Plan | None = None
+    """What was planned before the start."""
+    begun_at: int = 0
+    """The step after which this start of the run goes on."""
     started: float = field(default_factory=time.perf_counter)
 
     @property

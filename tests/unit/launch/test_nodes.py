@@ -246,7 +246,7 @@ def test_a_hostfile_says_how_many_machines_and_which_this_is(tmp_path: Path) -> 
     file.write_text(f"other.invalid slots=2\n{socket.gethostname()} slots=1\n")
     found = node_settings(nnodes=None, node_rank=None, rdzv=None, hostfile=file, nproc=None)
     assert found == NodeSettings(
-        num_nodes=2, node=1, address="other.invalid", port=DEFAULT_PORT, nproc=1
+        num_nodes=2, node=1, address="other.invalid", port=DEFAULT_PORT, nproc=1, world_size=3
     )
     file.write_text("127.0.0.2 slots=1\n127.0.0.3 slots=1\n")
     with pytest.raises(LaunchError, match="2 lines are this machine"):

@@ -15,7 +15,7 @@ from glmforge.plan.advisor import Machine
 from glmforge.plan.data_facts import DataFacts
 from glmforge.plan.report import Plan, make_plan
 from glmforge.plan.request import Card, precision_verdict
-from glmforge.plan.summary import peak_line, plan_for_run, summary_lines
+from glmforge.plan.summary import peak_line, plan_for_run, refusal, summary_lines
 from glmforge.plan.text import plan_json, plan_lines
 
 FACTS = DataFacts(
@@ -229,6 +229,71 @@ def test_what_is_faster_is_named_with_its_settings() -> None:
         config(), ChatGLM2Config(), world_size=2, card_gib=139.8, host_gib=512, facts=FACTS
     )
     assert "times as fast and fits: training.per_device" in summary_lines(found)[4]
+
+
+def start_plan(gib: float, *overrides: str, **options: Any) -> Plan:
+    return plan_for_run(
+        config(*overrides), ChatGLM2Config(), world_size=1, card_gib=gib, facts=FACTS, **options
+    )
+
+
+def test_a_run_that_cannot_fit_is_refused_with_what_would() -> None:
+    """12 GiB for 6B LoRA: the frozen weights alone are 11.6."""
+    reasons = refusal(start_plan(12.0))
+    assert "does not fit" in reasons[0]
+    assert any("QLoRA" in reason and "fits" in reason for reason in reasons)
+
+
+def test_a_tight_run_may_start_and_says_so() -> None:
+    """Only the allocator's usual slack is missing."""
+    needed = start_plan(139.8).written.account
+    tight = start_plan(needed.peak_gib + needed.context.gib + 0.05)
+    assert not tight.fits
+    assert refusal(tight) == []
+    assert "does not fit" in summary_lines(tight)[4]
+    assert refusal(start_plan(139.8)) == []
+
+
+def test_a_card_that_another_process_fills_is_named() -> None:
+    """The driver says how much is free."""
+    (reason,) = refusal(start_plan(139.8), free_gib=8.0)
+    assert "8.0 of its 139.8 GiB are free: another process uses it" in reason
+
+
+def test_offloading_more_than_the_host_has_is_refused_at_the_start() -> None:
+    """The system would kill it in the middle."""
+    zero = "deepspeed={zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}"
+    reasons = refusal(start_plan(139.8, "method=full", zero, host_gib=64.0))
+    assert any("host memory" in reason for reason in reasons)
+
+
+def test_the_longest_example_counts_where_rows_are_not_packed() -> None:
+    """1,900 tokens and not max_length, unless the counts are estimates."""
+    single = dataclasses.replace(FACTS, packed=False)
+    run, model = config("data.packing=false"), ChatGLM2Config()
+
+    def row_tokens(facts: DataFacts) -> int:
+        found = make_plan(run, model, Machine(), world_size=1, facts=facts)
+        return found.written.workload.row_tokens
+
+    assert row_tokens(single) == -(-1900 // run.data.pad_to_multiple_of) * (
+        run.data.pad_to_multiple_of
+    )
+    assert row_tokens(dataclasses.replace(single, estimated=True)) == 2048
+    assert row_tokens(FACTS) == 2048
+
+
+def test_processes_that_overfill_a_machine_without_cards_are_named() -> None:
+    """Each is a full copy of the model in fp32."""
+    found = plan_for_run(
+        config("training.precision=fp32"),
+        ChatGLM2Config(),
+        world_size=4,
+        local_world_size=4,
+        host_gib=64.0,
+        facts=FACTS,
+    )
+    assert "the system may kill one (signal 9)" in summary_lines(found)[4]
 
 
 def test_the_measured_peak_stands_beside_the_planned() -> None:
