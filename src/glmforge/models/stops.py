@@ -39,10 +39,12 @@ def compare_stops(directory: str | Path, tokenizer: Any) -> list[str]:
         ModelError: generation_config.json names stop ids of another vocabulary.
     """
     stops = named_stops(tokenizer)
-    configured = configured_stops(Path(directory))
-    if not stops or not configured:
+    if not stops:
         return []  # transformers' own tokenizers: the model's config alone says where to stop
+    configured = configured_stops(Path(directory))
     path = Path(directory) / "generation_config.json"
+    if not configured:
+        return _without_list(Path(directory), tokenizer, stops)
     if not stops.keys() & set(configured):
         raise ModelError(
             f"{path}: eos_token_id is {', '.join(map(str, configured))}, but this tokenizer's "
@@ -55,6 +57,25 @@ def compare_stops(directory: str | Path, tokenizer: Any) -> list[str]:
     return [
         f"{path}: eos_token_id lacks {stops_line(missing)}; a program that follows it lets the "
         "model run on into a made-up turn (samples and exports of this program stop there)"
+    ]
+
+
+def _without_list(directory: Path, tokenizer: Any, stops: dict[int, str]) -> list[str]:
+    """Say what a program stops at where generation_config.json names no stop id."""
+    path = directory / "config.json"
+    value = (
+        json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
+    )
+    where = "config.json" if value is not None else "its tokenizer"
+    value = tokenizer.eos_token_id if value is None else value
+    followed = value if isinstance(value, list) else [value]
+    missing = {index: name for index, name in stops.items() if index not in followed}
+    if not missing:
+        return []
+    return [
+        f"{directory}: no generation_config.json names its stop ids; a program that follows "
+        f"{where} ({', '.join(map(str, followed))}) lacks {stops_line(missing)} and lets the model "
+        "run on into a made-up turn (samples and exports of this program stop there)"
     ]
 
 
