@@ -6,13 +6,18 @@ paths and dataclasses look the same everywhere.
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 
 def print_json(result: Any) -> None:
-    """Print a dataclass (or plain values) as one JSON text; paths become texts."""
-    print(json.dumps(result, ensure_ascii=False, indent=2, default=_plain))
+    """Print a dataclass (or plain values) as one JSON text; paths become texts.
+
+    Half surrogates, which no output can write, become JSON escapes.
+    """
+    text = json.dumps(result, ensure_ascii=False, indent=2, default=_plain)
+    print(re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match.group()):04x}", text))
 
 
 def _plain(value: object) -> Any:

@@ -19,7 +19,7 @@ DATA_ENDINGS = (
     ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".md", ".parquet", ".arrow", ".yml",
     ".yaml", ".gz", ".zst",
 )  # fmt: skip
-_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_HUB_NAME = re.compile(r"([\w-][\w.-]*/[\w.-]+)(?::[\w.-]+)?")
 _POINTER = b"version https://git-lfs"
 
 
@@ -47,8 +47,15 @@ def holds_run(directory: Path) -> bool:
 
 
 def is_hub_name(text: str) -> bool:
-    """Say whether a name of no file can be that of a hub dataset (`owner/name`, no file ending)."""
-    return _HUB_NAME.fullmatch(text) is not None and not text.lower().endswith(DATA_ENDINGS)
+    """Say whether a name of no file can be that of a hub dataset.
+
+    It is `owner/name` or `owner/name:split`, without a file's ending, where no directory `owner`
+    is at hand.
+    """
+    found = _HUB_NAME.fullmatch(text)
+    if found is None or Path(text).parent.is_dir():
+        return False
+    return not found.group(1).lower().endswith(DATA_ENDINGS)
 
 
 def sources_of(

@@ -3,12 +3,13 @@
 Packed batches carry positions that restart at each document and the documents' boundaries over
 the flattened batch, under the names transformers' attention knows. The padding at a row's end is
 a document of its own, so no real token ever sees it. Plain batches are padded on the right and
-need no mask in a causal model. Shapes: B rows, T tokens a row, D documents of the batch.
+need no mask in a causal model; padding on the left is for other programs and brings its mask.
+Shapes: B rows, T tokens a row, D documents of the batch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from glmforge.data.examples import Example
 from glmforge.data.segments import IGNORED
 
 Documents = Sequence[Example]
+Side = Literal["right", "left"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,8 @@ class Batch:
 
     ``input_ids``, ``labels`` [B, T] int64 (labels unshifted, -100 untrained); ``position_ids``
     [B, T] int64 and ``cu_seq_lens`` [D + 1] int32 over B * T tokens, for packed batches only.
-    ``tokens`` counts what is neither padding nor filler, ``trained_tokens`` the labels.
+    ``tokens`` counts what is neither padding nor filler, ``trained_tokens`` the labels;
+    ``row_lengths`` are the rows' tokens without padding.
     """
 
     input_ids: Tensor
@@ -36,6 +39,17 @@ class Batch:
     position_ids: Tensor | None = None
     cu_seq_lens: Tensor | None = None
     max_length: int | None = None
+    row_lengths: tuple[int, ...] = ()
+    padding_side: Side = "right"
+
+    @property
+    def attention_mask(self) -> Tensor:
+        """1 for tokens and 0 for padding, [B, T] int64."""
+        places_T = torch.arange(self.input_ids.shape[1], device=self.input_ids.device)
+        lengths_B = torch.tensor(self.row_lengths, device=self.input_ids.device)[:, None]
+        if self.padding_side == "left":
+            return (places_T >= len(places_T) - lengths_B).long()
+        return (places_T < lengths_B).long()
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on a device; copies from pinned memory run beside the computation."""
@@ -54,6 +68,8 @@ class Batch:
     def model_inputs(self) -> dict[str, Any]:
         """Keyword arguments of the model's forward (``num_items_in_batch`` is the loop's)."""
         inputs: dict[str, Any] = {"input_ids": self.input_ids, "labels": self.labels}
+        if self.padding_side == "left":
+            inputs["attention_mask"] = self.attention_mask
         if self.position_ids is not None:
             inputs |= {
                 "position_ids": self.position_ids,
@@ -73,6 +89,7 @@ def collate(
     pad_to: int | None = None,
     pad_to_multiple_of: int = 1,
     fillers: int = 0,
+    padding_side: Side = "right",
 ) -> Batch:
     """Lay rows into tensors.
 
@@ -83,7 +100,9 @@ def collate(
         pad_to: row length in tokens; None for the longest row.
         pad_to_multiple_of: round the row length up to a multiple of this.
         fillers: how many rows at the end are fillers: they train nothing and count nothing.
+        padding_side: "left" pads plain rows at their beginning.
     """
+    assert padding_side == "right" or not packed, "packed rows are padded on the right"
     lengths = [sum(len(document.input_ids) for document in row) for row in rows]
     width = pad_to if pad_to is not None else max(lengths)
     width = -(-width // pad_to_multiple_of) * pad_to_multiple_of
@@ -94,7 +113,7 @@ def collate(
     documents: list[int] = []  # lengths, padding included, over the flattened batch
     real = len(rows) - fillers
     for number, row in enumerate(rows):
-        at = 0
+        at = width - lengths[number] if padding_side == "left" else 0
         for document in row:
             length = len(document.input_ids)
             input_ids_BT[number, at : at + length] = document.input_ids
@@ -115,4 +134,6 @@ def collate(
         position_ids=torch.from_numpy(positions_BT) if packed else None,
         cu_seq_lens=torch.from_numpy(boundaries) if packed else None,
         max_length=max(documents) if packed else None,
+        row_lengths=tuple(lengths),
+        padding_side=padding_side,
     )

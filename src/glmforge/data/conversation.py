@@ -6,6 +6,7 @@ JSON) so that each family can spell it in its own way; a call whose text is alre
 spelling stays verbatim in ``content``. Nothing here knows a tokenizer.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,6 +14,12 @@ from typing import Any, Literal
 Role = Literal["system", "user", "assistant", "observation", "text"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "observation")
 Level = Literal["error", "warning"]
+_UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\ud800-\udfff]")
+
+
+def shown(text: str) -> str:
+    """Text that is safe to print: control characters and half surrogates by their names."""
+    return _UNPRINTABLE.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +83,7 @@ class Problem:
     level: Level = "error"
 
     def __str__(self) -> str:
-        return f"{self.source}: {self.text} [{self.rule}]; {self.advice}"
+        return shown(f"{self.source}: {self.text} [{self.rule}]; {self.advice}")
 
 
 def turn_starts(messages: tuple[Message, ...]) -> list[int]:

@@ -92,6 +92,11 @@ class BatchPlan:
         start = step_in_epoch * self._global_batch
         return [int(row) for row in order[start : start + self._global_batch]]
 
+    def sources(self, epoch: int, step_in_epoch: int) -> list[str]:
+        """Where the dialogues of one step come from, such as ``train.jsonl:17``."""
+        rows = self.step_rows(epoch, step_in_epoch)
+        return [document.source for row in rows for document in self._documents(row)]
+
     def rank_batches(
         self,
         epoch: int,

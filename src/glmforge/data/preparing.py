@@ -18,6 +18,7 @@ from typing import Any
 from glmforge.data.conversation import Problem
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.examples import Counts, OnError, limit_of, nothing_left, problems_error
+from glmforge.data.hub import hub_digest
 from glmforge.data.part_writer import PrepareSettings, Unit
 from glmforge.data.prepared import (
     FORMAT_VERSION,
@@ -71,7 +72,9 @@ def prepare(
     )
     files = data_files(path)
     units = [unit for file in files for unit in units_of(file)]
-    hashes = {str(file): sha256_of(file) if file.exists() else None for file in files}
+    hashes = {
+        str(file): sha256_of(file) if file.exists() else hub_digest(str(file)) for file in files
+    }
     key = _key(hashes, tokenizer, settings, on_error)
     directory = Path(root) / key
     if (directory / MANIFEST).is_file():
@@ -112,20 +115,18 @@ def units_of(file: Path) -> list[Unit]:
 
 
 def _key(
-    hashes: Mapping[str, str | None],
+    hashes: Mapping[str, str],
     tokenizer: TokenizerLike,
     settings: PrepareSettings,
     on_error: OnError,
 ) -> str:
-    """Sixteen hex digits of everything the examples depend on; of a hub's data only the name."""
+    """Sixteen hex digits of everything the examples depend on."""
     code = hashlib.sha256()
     for module in sorted(Path(__file__).parent.glob("*.py")):
         code.update(module.read_bytes())
     everything = {
         "format_version": FORMAT_VERSION,
-        "files": [
-            [path if digest is None else Path(path).name, digest] for path, digest in hashes.items()
-        ],
+        "files": [[Path(path).name, digest] for path, digest in hashes.items()],
         "tokenizer": fingerprint(tokenizer),
         "code": code.hexdigest(),
         "settings": dataclasses.asdict(settings),
@@ -156,7 +157,7 @@ def fingerprint(tokenizer: Any) -> str:
 def _finish(
     directory: Path,
     parts: Sequence[dict[str, Any]],
-    hashes: Mapping[str, str | None],
+    hashes: Mapping[str, str],
     settings: PrepareSettings,
     on_error: OnError,
 ) -> PreparedSet:
@@ -174,7 +175,7 @@ def _finish(
         "files": [
             {
                 "path": path,
-                "bytes": None if digest is None else Path(path).stat().st_size,
+                "bytes": Path(path).stat().st_size if Path(path).exists() else None,
                 "sha256": digest,
             }
             for path, digest in hashes.items()

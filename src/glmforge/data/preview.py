@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from glmforge.data.conversation import Conversation, Problem
+from glmforge.data.conversation import Conversation, Problem, shown
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.examples import Counts, Example, encode_many, limit_of
 from glmforge.data.rules import check
@@ -148,14 +148,6 @@ class Pieces:
             if len(names) == 1 and "▁" in names[0]:
                 return str(names[0]).replace("▁", " ")
         return str(self._tokenizer.decode(list(ids)))
-
-
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\ud800-\udfff]")
-
-
-def shown(text: str) -> str:
-    """Text that is safe to print: control characters and half surrogates by their names."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
 
 
 def terminal(row: PreviewRow, *, ids: bool = False) -> Text:

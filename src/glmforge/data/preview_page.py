@@ -8,7 +8,8 @@ import dataclasses
 import json
 from collections.abc import Iterable
 
-from glmforge.data.preview import PreviewRow, shown
+from glmforge.data.conversation import shown
+from glmforge.data.preview import PreviewRow
 
 
 def preview_page(rows: Iterable[PreviewRow], title: str) -> str:

@@ -7,7 +7,7 @@ sentences. Text from the data is made safe to print.
 import dataclasses
 from typing import Any
 
-from glmforge.data.preview import shown
+from glmforge.data.conversation import shown
 from glmforge.data.quality import KEPT_PROBLEMS, Report
 from glmforge.data.verdict import blocks, findings
 

@@ -24,7 +24,9 @@ CONTROL_SPELLINGS = re.compile(
     r"|</?s>|<[se]op>|\b[se]op\b|<pad>|<unk>|<n>|<\|tab\|>|<\|blank_\d+\|>"
 )
 # {{name}} of identity sets and <NAME>, <AUTHOR> of the older ones.
-PLACEHOLDERS = re.compile(r"\{\{\s*\w+\s*\}\}|<(?:NAME|AUTHOR|[A-Z][A-Z_]{2,})>")
+PLACEHOLDERS = re.compile(r"\{\{\s*\w+\s*\}\}|<(?!UNK>)[A-Z][A-Z_]{2,}>")
+# What preparing a set for a smaller vocabulary left in place of a word (ADGEN has many).
+LOST_WORDS = re.compile(r"<UNK>|\[UNK\]")
 SURROGATES = re.compile("[\ud800-\udfff]")
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # One look that spares most texts the five: every match of those holds one of these.
@@ -158,6 +160,13 @@ def _character_findings(text: str, where: str) -> Iterator[_Finding]:
             "placeholder",
             f"{where} holds placeholders: {' '.join(placeholders)}",
             "fill them in before training",
+            "warning",
+        )
+    if LOST_WORDS.search(text):
+        yield (
+            "lost-word",
+            f"{where} holds <UNK> where a word was lost",
+            "the model will learn to write it: restore the word or remove the record",
             "warning",
         )
     if "�" in text:

@@ -27,6 +27,7 @@ from glmforge.data.examples import (
     problems_error,
 )
 from glmforge.data.formats import find_format, to_conversations
+from glmforge.data.hub import is_hub_name, read_hub
 from glmforge.data.reading import DAMAGE, Record, damaged, open_stream, read_json_records
 from glmforge.data.rules import REPAIRS, repair
 from glmforge.data.segments import Labels
@@ -39,7 +40,9 @@ _DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".ar
                   ".yaml", ".gz", ".zst")  # fmt: skip
 DATA_ENDINGS = (*_DATA_SUFFIXES, ".txt", ".md")
 """Names that end so are files', never a hub's; the others of a directory are passed over."""
-_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+"""Files of a directory that describe data; asked for by name they are read like any other."""
+_SPLIT_FILE = re.compile(r"(train|test|validation|valid|val|dev|eval)-\d{5}-of-\d{5}\..+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +181,7 @@ def _reader_of(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
     """The reader that fits a file's first bytes."""
     gbk = "gbk" in options.repairs
     if not file.exists():
-        return tables.read_hub(str(file))
+        return read_hub(str(file))
     if file.suffix in (".yml", ".yaml"):
         return tables.read_yaml(file)
     with open_stream(file) as stream:
@@ -213,7 +216,8 @@ def data_files(path: Paths) -> list[Path]:
     """Every data file of the given files and directories, in order; hub names as they are.
 
     Raises:
-        DataError: paths that do not exist or hold no data file, all of them.
+        DataError: paths that do not exist, hold no data file, or hold several splits of a saved
+            dataset; all of them.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     wrong = []
@@ -221,13 +225,11 @@ def data_files(path: Paths) -> list[Path]:
     for item in paths:
         place = Path(item)
         if place.is_dir():
-            found = sorted(p for p in place.rglob("*") if p.suffix in _DATA_SUFFIXES)
-            arrow = [p for p in found if p.suffix == ".arrow"]
-            found = arrow or found  # a saved dataset: its JSON files describe it
-            if not found:
-                wrong.append(f"{place}: the directory holds no data file")
+            found, problem = _files_in(place)
             files.extend(found)
-        elif place.exists() or _is_hub_name(str(item)):
+            if problem:
+                wrong.append(f"{place}: {problem}")
+        elif place.exists() or is_hub_name(str(item), DATA_ENDINGS):
             files.append(place)
         else:
             wrong.append(f"{place}: no such file; check the path")
@@ -236,8 +238,28 @@ def data_files(path: Paths) -> list[Path]:
     return files
 
 
-def _is_hub_name(text: str) -> bool:
-    return _HUB_NAME.fullmatch(text) is not None and not text.lower().endswith(DATA_ENDINGS)
+def _files_in(place: Path) -> tuple[list[Path], str]:
+    """The data files of a directory, and why it cannot be read as one set."""
+    found = sorted(
+        path
+        for path in place.rglob("*")
+        if path.suffix in _DATA_SUFFIXES and path.name not in _DESCRIPTIONS
+    )
+    if not found:
+        return [], "the directory holds no data file"
+    arrow = [path for path in found if path.suffix == ".arrow"]
+    splits = {path.parent.name for path in arrow} if (place / "dataset_dict.json").exists() else ()
+    if len(splits) > 1:
+        named = ", ".join(str(place / split) for split in sorted(splits))
+        return [], f"a saved dataset with several splits; give one of {named}"
+    matches = [_SPLIT_FILE.fullmatch(path.name) for path in found]
+    named_splits = sorted({match.group(1) for match in matches if match})
+    if len(named_splits) > 1:
+        return [], (
+            f"it holds the splits {', '.join(named_splits)}; give the files of one, such as "
+            f"{found[-1]}"
+        )
+    return arrow or found, ""
 
 
 def write_skipped(problems: Iterable[Problem], path: Path) -> None:

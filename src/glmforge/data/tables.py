@@ -200,20 +200,6 @@ def _paragraph(lines: list[str], source: str) -> Items:
         yield Record(source=source, value={"text": "\n".join(lines)})
 
 
-def read_hub(name: str) -> Items:
-    """Yield the rows of the train split of a dataset on the Hugging Face hub."""
-    import datasets
-
-    try:
-        rows = datasets.load_dataset(name, split="train")
-    except (OSError, ValueError) as error:
-        text = f"no such file, and no dataset of that name can be loaded ({error})"
-        yield _problem(name, "no-such-data", text, "check the path or the hub name")
-        return
-    for number, row in enumerate(rows, 1):
-        yield Record(source=f"{name}:{number}", value=without_nulls(row))
-
-
 def _problem(
     source: str, rule: str, text: str, advice: str = "correct it or leave it out"
 ) -> Problem:

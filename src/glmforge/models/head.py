@@ -190,12 +190,13 @@ class ChunkedLossMixin:
         hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1]).index_select(0, chosen_N)
         labels_N = targets.index_select(0, chosen_N)
         head: Any = self.get_output_embeddings()  # type: ignore[attr-defined]
+        divisor = num_items_in_batch + (num_items_in_batch == 0)  # 0 / 0 is no loss
         # PEFT wraps a head that is in modules_to_save (and passes arguments through), or replaces
         # one that LoRA targets: that one only knows how to give logits.
         if isinstance(getattr(head, "original_module", head), LanguageHead):
-            return head(hidden_ND, labels_N, divisor=num_items_in_batch)
+            return head(hidden_ND, labels_N, divisor=divisor)
         total = functional.cross_entropy(head(hidden_ND).float(), labels_N, reduction="sum")
-        return total / num_items_in_batch
+        return total / divisor
 
 
 class ChunkedLossForward(ChunkedLossMixin):

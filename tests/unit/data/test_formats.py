@@ -7,6 +7,7 @@ import pytest
 from glmforge.data import Message, Problem
 from glmforge.data.conversation import Conversation
 from glmforge.data.formats import to_conversations
+from glmforge.data.quality import examine
 from glmforge.data.reading import Record
 from glmforge.data.shapes import ShapeOptions
 from glmforge.data.sources import ReadOptions, iterate
@@ -62,12 +63,27 @@ def test_the_yaml_corpus_is_read_whole(shared):
     assert len(items) == 552
 
 
+@pytest.mark.parametrize(
+    ("name", "rule", "count"),
+    [
+        ("llamafactory_demo/identity.json", "placeholder", 85),
+        ("llamafactory_demo/v1_sft_demo.jsonl", "placeholder", 50),
+        ("belle/eval_set.json", "empty-content", 369),
+        ("chatglm_efficient_tuning/oaast_sft_zh.json", "placeholder", 0),
+        ("adgen_excerpt/train.json", "placeholder", 0),
+        ("chatglm6b_improve/data_sample.jsonl", "placeholder", 0),
+    ],
+)
+def test_quirks_are_counted_as_the_description_counts_them(shared, name, rule, count):
+    report = examine(iterate(shared / "data" / name, ReadOptions()))
+    assert report.rules.get(rule, 0) == count
+
+
 def test_roles_of_the_real_tool_set_match_its_description(shared):
     roles = {"user": 0, "assistant": 0, "observation": 0}
     calls = 0
     path = shared / "data/llamafactory_demo/glaive_toolcall_zh_demo.json"
     for conversation in iterate(path, ReadOptions()):
-        assert True
         for message in conversation.messages:
             roles[message.role] += 1
             calls += message.is_call

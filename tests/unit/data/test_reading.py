@@ -182,6 +182,41 @@ def test_a_directory_gives_its_data_files_and_a_missing_path_is_named(tmp_path):
     assert len(caught.value.problems) == 2
 
 
+def test_several_splits_are_never_read_as_one_set(tmp_path):
+    import datasets
+
+    rows = datasets.Dataset.from_list([json.loads(LINE)] * 3)
+    datasets.DatasetDict(train=rows, test=rows).save_to_disk(tmp_path / "saved")
+    with pytest.raises(DataError, match=r"several splits; give one of .*saved/test, .*saved/train"):
+        iterate(tmp_path / "saved", ReadOptions()).__next__()
+    assert len(read_conversations(tmp_path / "saved/train")) == 3
+    (tmp_path / "repo/data").mkdir(parents=True)
+    for split in ("train", "test"):
+        rows.to_parquet(tmp_path / f"repo/data/{split}-00000-of-00001.parquet")
+    with pytest.raises(DataError, match="holds the splits test, train; give the files of one"):
+        read_conversations(tmp_path / "repo")
+
+
+def test_files_that_describe_a_directory_are_no_data(shared, tmp_path):
+    (tmp_path / "a.jsonl").write_text(LINE, encoding="utf-8")
+    (tmp_path / "dataset_info.json").write_text("{}", encoding="utf-8")
+    assert len(read_conversations(tmp_path)) == 1
+    for place in sorted((shared / "data").iterdir()):
+        assert list(problems(place)) == [], place.name
+
+
+def test_a_damaged_column_ends_in_a_problem_not_in_foreign_memory(tmp_path):
+    """Found by fuzzing: offsets that point outside, bytes that are no UTF-8."""
+    path = tmp_path / "a.arrow"
+    table = pa.Table.from_pylist([json.loads(LINE)] * 3)
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    whole = path.read_bytes()
+    start = whole.index(b"\x00\x00\x00\x00\x02\x00\x00\x00\x04\x00\x00\x00")
+    path.write_bytes(whole[:start] + b"\xff\xff\xff\x7f" * 2 + whole[start + 8 :])
+    assert [problem.rule for problem in problems(path)] == ["damaged-file"]
+
+
 def test_plain_text_is_paragraphs_for_continued_pretraining(tmp_path):
     path = write(tmp_path / "a.txt", "第一段\n还是第一段\n\n\n第二段\n")
     read = read_conversations(path)
