@@ -19,6 +19,7 @@ from glmforge.adapters.lora import (
     linear_module_names,
     open_adapter,
     save_adapter,
+    saved_name,
     trainable_line,
 )
 
@@ -35,6 +36,7 @@ __all__ = [
     "read_adapter_config",
     "save_adapter",
     "save_adapter_files",
+    "saved_name",
     "trainable_line",
     "zero_b",
 ]

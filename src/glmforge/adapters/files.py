@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from peft import LoraConfig
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from glmforge.errors import AdapterError
 
@@ -145,13 +145,14 @@ def peft_names(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
 
 
 def save_adapter_files(
-    directory: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+    directory: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write an adapter directory in PEFT's format."""
-    from safetensors.torch import save_file
-
+    """Write an adapter directory in PEFT's format; `metadata` goes into the weights' header."""
     directory.mkdir(parents=True, exist_ok=True)
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(whole, directory / WEIGHTS_NAME, metadata={"format": "pt"})
+    save_file(whole, directory / WEIGHTS_NAME, metadata={"format": "pt", **(metadata or {})})
     text = json.dumps(dict(config), ensure_ascii=False, indent=2) + "\n"
     (directory / CONFIG_NAME).write_text(text, encoding="utf-8")

@@ -185,7 +185,7 @@ def check_match(wrapped: PeftModel, tensors: Mapping[str, torch.Tensor], path: P
         AdapterError: names or shapes are not the model's; says how many, and whose base differs.
     """
     expected = {
-        _saved_name(name): tuple(parameter.shape)
+        saved_name(name): tuple(parameter.shape)
         for name, parameter in wrapped.named_parameters()
         if ".lora_" in name
     }
@@ -220,7 +220,7 @@ def _reason(expected: Mapping[str, tuple[int, ...]], tensors: Mapping[str, torch
     )
 
 
-def _saved_name(name: str) -> str:
+def saved_name(name: str) -> str:
     """Return the name of a wrapped model's LoRA parameter in PEFT's files."""
     if name.endswith(".lora_magnitude_vector.default.weight"):  # DoRA's is saved bare
         return name.removesuffix(".default.weight")

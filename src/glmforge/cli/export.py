@@ -34,6 +34,10 @@ def export(
         ),
     ] = None,
     max_shard_size: Annotated[str, typer.Option(help="Largest weights file, such as 5GB.")] = "5GB",
+    fix_names: Annotated[
+        bool,
+        typer.Option("--fix-names", help="Put an adapter's names right (lora_A.default, prefix)."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Write the adapter, or with --merge a whole model, to OUT."""
@@ -47,6 +51,7 @@ def export(
         dtype=dtype,
         layout=layout,
         max_shard_size=max_shard_size,
+        fix_names=fix_names,
     )
     if as_json:
         print_json(report)

@@ -6,6 +6,8 @@ the files the card lies beside.
 
 from collections.abc import Sequence
 
+from glmforge.export.run_facts import RunFacts
+
 _OPEN_TRANSFORMERS = """\
 Stock transformers opens it, and what builds on transformers; glmforge is not needed:
 
@@ -73,6 +75,8 @@ def card(
     proof: Sequence[str],
     limits: Sequence[str] = (),
     has_code: bool = False,
+    run: RunFacts | None = None,
+    licences: Sequence[str] = (),
 ) -> str:
     """Return the text of README.md.
 
@@ -85,6 +89,8 @@ def card(
         proof: sentences of the report.
         limits: what these files cannot do.
         has_code: whether the original's files of code lie beside the weights.
+        run: what is known of the training.
+        licences: licence files of the base, copied beside the weights.
     """
     parts = [f"# {title}, {kind} in the {layout} layout ({dtype})\n"]
     parts.append("Written by `glmforge export`; made from " + origin + ".\n")
@@ -95,11 +101,42 @@ def card(
     else:
         parts.append(_OPEN_CHATGLM)
         parts.append(_WITH_CODE if has_code else _WITHOUT_CODE.format(origin=origin))
+    if run is not None:
+        parts.append(_training(run))
+    parts.append(_licence(origin, licences))
     parts.append("## How it was checked\n\n" + "\n".join(f"- {line}" for line in proof) + "\n")
     if limits:
         heading = "## What this form of the tokenizer cannot do\n\n"
         parts.append(heading + "\n".join(f"- {line}" for line in limits) + "\n")
     return "\n".join(parts)
+
+
+def _training(run: RunFacts) -> str:
+    where = "" if run.step is None else f", step {run.step}"
+    lines = [
+        f"- base: `{run.base}`, method {run.method}{where}",
+        f"- data hash (every id and label): `{run.data_hash}`",
+        *(f"- data file: {line}" for line in run.data_files),
+    ]
+    lines += [f"- `{name}`: {value}" for name, value in run.settings.items()]
+    if run.metrics:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in run.metrics.items())
+        lines.append(f"- evaluation at that step: {values}")
+    return "## Training\n\n" + "\n".join(lines) + "\n"
+
+
+def _licence(origin: str, licences: Sequence[str]) -> str:
+    files = (
+        f"its files lie beside the weights: {', '.join(licences)}"
+        if licences
+        else "no licence file lay beside the base, so read it there"
+    )
+    return (
+        "## Licence\n\n"
+        f"These weights are derived from {origin} and stay under its licence "
+        f"(https://huggingface.co/{origin}); {files}. Some of these models ask for registration "
+        "before commercial use.\n"
+    )
 
 
 def tokenizer_limits(family: str, controls: Sequence[str]) -> tuple[str, ...]:

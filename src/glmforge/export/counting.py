@@ -89,8 +89,8 @@ def model_places(
             ""
             if with_base
             else (
-                "; where they were frozen and left out of the shards, --with-base takes them from the "
-                "base"
+                "; where they were frozen and left out of the shards, --with-base takes them from "
+                "the base"
             )
         )
         problems.append(f"{where}: {len(lost)} of {len(expected)} tensors are missing: "

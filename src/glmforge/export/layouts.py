@@ -10,10 +10,11 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from glmforge.adapters import read_adapter, save_adapter_files
 from glmforge.errors import ExportError, ModelError
+from glmforge.export.identity import MERGED_KEY, METADATA_KEY, adapter_identity
 from glmforge.models import family_of
 from glmforge.models.adapter_layouts import adapter_to_chatglm, adapter_to_transformers
 from glmforge.models.configuration import ChatGLMConfig
@@ -82,9 +83,12 @@ def check_layout(config: Any, layout: Layout) -> None:
 
 def _converted_config(config: Any, layout: Layout) -> Any:
     if layout == "chatglm":
-        return to_chatglm_config(config, origin_of(config))
-    converted = to_transformers_config(config)
-    setattr(converted, ORIGIN_KEY, origin_of(config))
+        converted: Any = to_chatglm_config(config, origin_of(config))
+    else:
+        converted = to_transformers_config(config)
+        setattr(converted, ORIGIN_KEY, origin_of(config))
+    if getattr(config, MERGED_KEY, None):
+        setattr(converted, MERGED_KEY, getattr(config, MERGED_KEY))
     return converted
 
 
@@ -187,22 +191,27 @@ def copy_code(source: Path, directory: Path) -> bool:
     return bool(files)
 
 
+def copy_licences(source: Path, directory: Path) -> None:
+    """Copy the licence files that lie beside the base: the weights stay under its terms."""
+    for name in licence_names(source):
+        shutil.copy2(source / name, directory / name)
+
+
+def licence_names(directory: Path) -> list[str]:
+    """Return the licence files in a directory."""
+    patterns = ("LICENSE*", "LICENCE*", "MODEL_LICENSE*", "NOTICE*")
+    found = {path.name for pattern in patterns for path in directory.glob(pattern)}
+    return sorted(name for name in found if (directory / name).is_file())
+
+
 def convert_adapter(source: Path, target: Path, config: Any, layout: Layout) -> None:
     """Write the adapter in `source`, made for a model of `config`, for the other layout.
 
     The name of its base is left out: that base is in the other layout.
     """
     settings = json.loads((source / "adapter_config.json").read_text(encoding="utf-8"))
-    tensors = load_file(source / "adapter_model.safetensors")
+    tensors = read_adapter(source).tensors
     convert = adapter_to_chatglm if layout == "chatglm" else adapter_to_transformers
     converted, changed = convert(tensors, settings, config)
-    target.mkdir(parents=True)
-    save_file(
-        {name: tensor.contiguous() for name, tensor in converted.items()},
-        target / "adapter_model.safetensors",
-        metadata={"format": "pt"},
-    )
     changed = {**changed, "base_model_name_or_path": None}
-    (target / "adapter_config.json").write_text(
-        json.dumps(changed, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
-    )
+    save_adapter_files(target, changed, converted, {METADATA_KEY: adapter_identity(source)})

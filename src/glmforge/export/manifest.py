@@ -4,15 +4,23 @@
 run and consolidating a checkpoint both ask here before they read a shard.
 """
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from glmforge.data.prepared import sha256_of
 from glmforge.errors import CheckpointError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
+
+
+def seal_of(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of everything in a manifest but its own ``seal``."""
+    rest = {key: value for key, value in manifest.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def verify(path: Path) -> dict[str, Any]:
@@ -28,12 +36,14 @@ def verify(path: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(manifest_path.read_text(encoding="utf-8"))
         files = manifest["files"]
         version = manifest["format_version"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:  # not JSON, not text, not this layout
         raise CheckpointError(f"{manifest_path}: cannot be read ({error})") from error
     if version != FORMAT_VERSION:
         raise CheckpointError(
             f"{manifest_path}: format version {version}, this program reads {FORMAT_VERSION}"
         )
+    if manifest.get("seal") != seal_of(manifest):
+        raise CheckpointError(f"{manifest_path}: its content differs from what was written")
     problems = []
     for name, entry in files.items():
         file = path / name

@@ -7,18 +7,25 @@ our own process for the chatglm layout, one with stock transformers alone for th
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+import tempfile
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from glmforge.adapters import open_adapter
-from glmforge.errors import ExportError
+from glmforge.adapters import (
+    open_adapter,
+    peft_names,
+    read_adapter,
+    save_adapter_files,
+    zero_b,
+)
+from glmforge.errors import AdapterError, ExportError
 from glmforge.export import layouts
 from glmforge.export.aside import written_aside
 from glmforge.export.card import card, tokenizer_limits
+from glmforge.export.identity import adapter_identity, mark_merged, refuse_second_merge
 from glmforge.export.proof import (
     Difference,
     check_ids,
@@ -28,14 +35,15 @@ from glmforge.export.proof import (
     logits_of,
     opened_by_stock_transformers,
 )
+from glmforge.export.run_facts import RunFacts, run_facts
 from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import family_of, load_config, load_model, load_tokenizer
 from glmforge.models.generation import write_stops
 from glmforge.models.glm.tokenization_base import GLMTokenizer
 
-MERGE_BOUND = 1e-3
-"""Largest fp32 logit difference of base + adapter against merged, relative to the largest logit:
-rounding of one extra addition per weight, far below any wrong merge."""
+MERGE_BOUND = 1e-4
+"""Largest fp32 logit difference of base + adapter against merged, relative to the largest logit
+where that is above 1: rounding of one extra addition per weight, far below any wrong merge."""
 REOPEN_BOUND = 1e-4
 """The same for the written file against the merged weights in memory: only summation order."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -57,15 +65,21 @@ class ExportReport:
     """Merged weights in fp32 against the same cast to the written dtype."""
     reopened: Difference
     """The weights in memory against the written directory, opened in a fresh process."""
+    opened_by: str = ""
+    """Who opened it there, as the end of a sentence; empty for this program."""
     dialogues: int = 0
     """Dialogues whose ids by the written chat template, in stock transformers, equal ours."""
     limits: tuple[str, ...] = field(default=())
     """What the written tokenizer cannot do."""
+    notes: tuple[str, ...] = ()
+    """What else a reader should know, such as names that were put right."""
+    run: RunFacts | None = None
+    """The run that the weights are from."""
 
     def lines(self) -> list[str]:
         """Sentences for people."""
         found = [f"{self.kind} ({self.dtype}, {self.layout} layout) written to {self.out}"]
-        return found + self.proof()
+        return [*found, *self.proof(), *self.notes]
 
     def proof(self) -> list[str]:
         """Sentences about what was compared."""
@@ -74,12 +88,7 @@ class ExportReport:
             found.append(f"merged vs base + adapter (fp32): {self.merge}")
         if self.cast is not None and self.cast.max_abs > 0:
             found.append(f"cast to {self.dtype} vs fp32: {self.cast}")
-        where = "in a fresh process"
-        if self.kind == "adapter":
-            where = "on its base"
-        elif self.layout == "transformers":
-            where = "in a fresh process by stock transformers alone"
-        found.append(f"reopened {where} vs memory: {self.reopened}")
+        found.append(f"reopened in a fresh process{self.opened_by} vs memory: {self.reopened}")
         if self.dialogues:
             found.append(f"chat template: {self.dialogues} of {self.dialogues} dialogues, same ids")
         return found
@@ -94,6 +103,7 @@ def export(
     dtype: str | None = None,
     layout: str | None = None,
     max_shard_size: str = "5GB",
+    fix_names: bool = False,
 ) -> ExportReport:
     """Write the weights of a run, checkpoint, adapter or model directory to `out`.
 
@@ -106,11 +116,14 @@ def export(
         layout: "chatglm" (the original's names and files) or "transformers" (a class of stock
             transformers and a fast tokenizer); None keeps the base's.
         max_shard_size: largest weights file, in safetensors' words ("5GB").
+        fix_names: put right the names of an adapter that another program wrote.
 
     Raises:
-        ExportError: nothing to export, `out` exists, an unknown dtype or layout, a model without
-            a form in that layout, or the written weights do not give the logits they should (then
-            nothing is left that looks finished).
+        AdapterError: an adapter's files are damaged, empty, or made for another base, or it
+            changes nothing.
+        ExportError: an adapter that is merged in already, nothing to export, `out` exists, an
+            unknown dtype or layout, a model without a form in that layout, or the written weights
+            do not give the logits they should (then nothing is left that looks finished).
     """
     if dtype is not None and dtype not in DTYPES:
         raise ExportError(f"--dtype {dtype}: use one of {', '.join(DTYPES)}")
@@ -120,56 +133,95 @@ def export(
     config = load_config(found.model)
     wanted: layouts.Layout = layout or layouts.layout_of(config)  # type: ignore[assignment]
     layouts.check_layout(config, wanted)
-    if found.adapter is not None and not merge:
-        if dtype is not None:
-            raise ExportError("--dtype does nothing for an adapter: add --merge or leave it out")
-        return _finish(out, config, lambda target: _write_adapter(found, target, out, wanted))
-    return _finish(
-        out,
-        config,
-        lambda target: _write_whole(found, target, out, wanted, dtype, max_shard_size),
-    )
-
-
-def _finish(out: Path, config: Any, write: Callable[[Path], ExportReport]) -> ExportReport:
-    """Run `write` on a temporary sibling; name it `out` only when it did not raise."""
-    with written_aside(out) as target:
-        report = write(target)
-        (target / "export.json").write_text(
-            json.dumps(asdict(report) | {"out": str(out)}, ensure_ascii=False, indent=1),
-            encoding="utf-8",
-        )
-        text = card(
-            title=family_of(config).title,
-            layout=report.layout,
-            origin=layouts.origin_of(config),
-            kind=report.kind,
-            dtype=report.dtype,
-            proof=report.proof(),
-            limits=report.limits,
-            has_code=any(target.glob("*_chatglm.py")),
-        )
-        (target / "README.md").write_text(text, encoding="utf-8")
+    with written_aside(out) as target, tempfile.TemporaryDirectory() as scratch:
+        notes: tuple[str, ...] = ()
+        if found.adapter is not None:
+            if dtype is not None and not merge:
+                raise ExportError(
+                    "--dtype does nothing for an adapter: add --merge or leave it out"
+                )
+            if fix_names:
+                found, notes = _with_right_names(found, Path(scratch) / "adapter")
+            _check_adapter(found, config, merge=merge)
+        if found.adapter is not None and not merge:
+            report = _write_adapter(found, target, out, wanted)
+        else:
+            report = _write_whole(found, target, out, wanted, dtype, max_shard_size)
+        report = replace(report, notes=notes, run=run_facts(source))
+        _write_about(report, target, config)
     return report
+
+
+def _write_about(report: ExportReport, target: Path, config: Any) -> None:
+    """Write the report and the card beside the weights."""
+    (target / "export.json").write_text(
+        json.dumps(asdict(report) | {"out": str(report.out)}, ensure_ascii=False, indent=1),
+        encoding="utf-8",
+    )
+    text = card(
+        title=family_of(config).title,
+        layout=report.layout,
+        origin=layouts.origin_of(config),
+        kind=report.kind,
+        dtype=report.dtype,
+        proof=report.proof(),
+        limits=report.limits,
+        has_code=any(target.glob("*_chatglm.py")),
+        run=report.run,
+        licences=layouts.licence_names(target),
+    )
+    (target / "README.md").write_text(text, encoding="utf-8")
+
+
+def _check_adapter(found: Source, config: Any, *, merge: bool) -> None:
+    """Refuse an adapter that changes nothing, or that the weights hold already."""
+    assert found.adapter is not None
+    files = read_adapter(found.adapter)
+    if zero_b(files.tensors):
+        raise AdapterError(
+            f"{files.path}: every lora_B is zero, so the adapter changes nothing: it was saved "
+            "before the first update, or its training failed. Export another checkpoint"
+        )
+    if merge:
+        refuse_second_merge(found.adapter, found.model, config)
+
+
+def _with_right_names(found: Source, directory: Path) -> tuple[Source, tuple[str, ...]]:
+    """Write the adapter under PEFT's names into `directory`."""
+    assert found.adapter is not None
+    files = read_adapter(found.adapter)
+    tensors, changed = peft_names(files.tensors)
+    settings = json.loads((found.adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    save_adapter_files(directory, settings, tensors)
+    note = f"names: {changed} of {len(tensors)} tensors renamed as PEFT does"
+    return replace(found, adapter=directory), (note,)
 
 
 def _write_adapter(found: Source, target: Path, out: Path, layout: layouts.Layout) -> ExportReport:
     assert found.adapter is not None
     ids = [ids for _, ids in dialogue_prompts(load_tokenizer(found.model))]
     base = load_model(found.model)
+    own_layout = layouts.layout_of(base.config)
     expected = logits_of(open_adapter(base, found.adapter), ids)
-    base = load_model(found.model)
-    if layout == layouts.layout_of(base.config):
+    if layout == own_layout:
         shutil.copytree(found.adapter, target)
     else:
         layouts.convert_adapter(found.adapter, target, base.config, layout)
-    again = logits_of(open_adapter(layouts.to_layout(base, layout), target), ids)
+    layouts.copy_licences(found.model, target)
+    del base
+    opened_by = " on its base"
+    if layout == own_layout == "transformers":
+        again = opened_by_stock_transformers(found.model, ids, None, target).logits
+        opened_by = " on its base by stock transformers and PEFT alone"
+    else:
+        again = logits_in_fresh_process(found.model, ids, adapter=target, layout=layout)
     return ExportReport(
         out=out,
         kind="adapter",
         layout=layout,
         dtype="as trained",
         reopened=_within(expected, again, REOPEN_BOUND, "the written adapter"),
+        opened_by=opened_by,
     )
 
 
@@ -192,14 +244,17 @@ def _write_whole(
         expected = logits_of(wrapped, ids)
         model = wrapped.merge_and_unload()
         merge = _within(expected, logits_of(model, ids), MERGE_BOUND, "the merged weights")
+        mark_merged(model.config, adapter_identity(found.adapter))
     exact = logits_of(model, ids)
     rounded = logits_of(model.to(written_dtype).float(), ids)
     model = layouts.to_layout(model.to(written_dtype), layout)
     write_stops(model, tokenizer)
     layouts.write_model(model, target, max_shard_size)
     layouts.write_tokenizer(tokenizer, target, model)
+    layouts.copy_licences(found.model, target)
     if layout == "chatglm":
         layouts.copy_code(found.model, target)
+    del model
     opened = _reopen(tokenizer, target, layout, dialogues)
     return ExportReport(
         out=out,
@@ -209,6 +264,7 @@ def _write_whole(
         merge=merge,
         cast=difference(exact, rounded),
         reopened=_within(rounded, opened.logits, REOPEN_BOUND, "the written directory"),
+        opened_by="" if layout == "chatglm" else " by stock transformers alone",
         dialogues=opened.dialogues,
         limits=opened.limits,
     )

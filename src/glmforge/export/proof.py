@@ -1,8 +1,8 @@
 """Proof that written weights answer as the ones in memory do: logits, from a fresh process.
 
-``python -m glmforge.export.proof DIR IDS OUT`` opens a directory as a user would and writes the
-logits of fixed prompts; stock_proof.py does the same with stock transformers alone, and encodes
-dialogues with the directory's chat template besides.
+``python -m glmforge.export.proof DIR REQUEST OUT`` opens a directory (and an adapter on it) as a
+user would and writes the logits of fixed prompts; stock_proof.py does the same with stock
+transformers and PEFT alone, and encodes dialogues with the directory's chat template besides.
 """
 
 import json
@@ -94,17 +94,34 @@ def difference(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> 
     )
 
 
-def logits_in_fresh_process(directory: Path, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+def logits_in_fresh_process(
+    directory: Path,
+    ids: Sequence[Sequence[int]],
+    *,
+    adapter: Path | None = None,
+    layout: str | None = None,
+) -> list[np.ndarray]:
     """Open `directory` in a new Python process, in fp32 on the CPU, and return its logits.
+
+    Args:
+        directory: a model.
+        ids: prompts.
+        adapter: put this adapter on the model.
+        layout: turn the model into this layout first.
 
     Raises:
         ExportError: the process failed; its last lines say why.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        ids_path, out = Path(scratch) / "ids.json", Path(scratch) / "logits.npz"
-        ids_path.write_text(json.dumps([list(row) for row in ids]), encoding="utf-8")
+        request, out = Path(scratch) / "request.json", Path(scratch) / "logits.npz"
+        asked = {
+            "ids": [list(row) for row in ids],
+            "adapter": None if adapter is None else str(adapter),
+            "layout": layout,
+        }
+        request.write_text(json.dumps(asked), encoding="utf-8")
         command = [sys.executable, "-m", "glmforge.export.proof"]
-        _run([*command, str(directory), str(ids_path), str(out)], directory)
+        _run([*command, str(directory), str(request), str(out)], adapter or directory)
         with np.load(out) as loaded:
             return [loaded[str(number)] for number in range(len(ids))]
 
@@ -121,6 +138,7 @@ def opened_by_stock_transformers(
     directory: Path,
     ids: Sequence[Sequence[int]],
     dialogues: Sequence[Any] | None,
+    adapter: Path | None = None,
 ) -> StockAnswer:
     """Open `directory` in a new process that cannot import glmforge, in fp32 on the CPU.
 
@@ -128,18 +146,23 @@ def opened_by_stock_transformers(
         directory: a model in transformers' layout.
         ids: prompts whose logits are wanted.
         dialogues: messages to encode with the directory's own chat template.
+        adapter: put this adapter on the model, with stock PEFT.
 
     Raises:
         ExportError: the process failed; its last lines say why.
     """
     with tempfile.TemporaryDirectory() as scratch:
         request, out = Path(scratch) / "request.json", Path(scratch) / "answer.npz"
-        asked = {"ids": [list(row) for row in ids], "dialogues": dialogues}
+        asked = {
+            "ids": [list(row) for row in ids],
+            "dialogues": dialogues,
+            "adapter": None if adapter is None else str(adapter),
+        }
         request.write_text(json.dumps(asked), encoding="utf-8")
         script = Path(__file__).with_name("stock_proof.py")
         # -P keeps this package's own folder out of the path.
         command = [sys.executable, "-P", str(script), str(directory), str(request), str(out)]
-        _run(command, directory)
+        _run(command, adapter or directory)
         with np.load(out) as loaded:
             return StockAnswer(
                 logits=[loaded[f"logits{number}"] for number in range(len(ids))],
@@ -170,12 +193,19 @@ def _run(command: Sequence[str], directory: Path) -> None:
         raise ExportError(f"{directory}: cannot be opened again in a new process:\n{tail}")
 
 
-def main(directory: str, ids_path: str, out: str) -> None:
-    """Write the logits of the prompts in `ids_path` by the model in `directory` to `out`."""
+def main(directory: str, request_path: str, out: str) -> None:
+    """Write the logits of the prompts in `request_path` by the model in `directory` to `out`."""
+    from glmforge.adapters import open_adapter
+    from glmforge.export.layouts import to_layout
     from glmforge.models import load_model
 
-    ids = json.loads(Path(ids_path).read_text(encoding="utf-8"))
-    rows = logits_of(load_model(directory, dtype=torch.float32), ids)
+    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    model: Any = load_model(directory, dtype=torch.float32)
+    if request["layout"] is not None:
+        model = to_layout(model, request["layout"])
+    if request["adapter"] is not None:
+        model = open_adapter(model, Path(request["adapter"]))
+    rows = logits_of(model, request["ids"])
     np.savez(out, **{str(number): row for number, row in enumerate(rows)})  # type: ignore[arg-type]
 
 

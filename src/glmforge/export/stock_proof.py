@@ -1,8 +1,9 @@
-"""Opens a directory with stock transformers alone, in a process where glmforge cannot be imported.
+"""Opens a directory with stock libraries alone, in a process where glmforge cannot be imported.
 
 ``python -P stock_proof.py DIR REQUEST OUT``: REQUEST is a JSON object with ``ids`` (prompts as
-ids) and ``dialogues`` (messages, or null). Writes the logits of each prompt and the ids that the
-directory's own chat template gives for each dialogue. Imports nothing of this package.
+ids), ``dialogues`` (messages, or null) and ``adapter`` (a PEFT directory, or null). Writes the
+logits of each prompt and the ids that the directory's own chat template gives for each dialogue.
+Imports nothing of this package.
 """
 
 import json
@@ -26,7 +27,7 @@ class GlmforgeRefused:
 
 
 def main(directory: str, request_path: str, out: str) -> None:
-    """Write what stock transformers makes of `directory`."""
+    """Write what stock transformers, and stock PEFT for an adapter, make of `directory`."""
     import numpy as np
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -34,6 +35,10 @@ def main(directory: str, request_path: str, out: str) -> None:
     with open(request_path, encoding="utf-8") as file:
         request = json.load(file)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    if request.get("adapter"):
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, request["adapter"]).eval()
     arrays = {}
     with torch.no_grad():
         for number, row in enumerate(request["ids"]):

@@ -1,0 +1,95 @@
+"""What a run's own files say of the weights that came out of it, for the model card.
+
+Reads config.yaml, data.json, final.json and metrics.jsonl of the run directory that a run,
+checkpoint or adapter lies in; weights from elsewhere have no such facts.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glmforge.config import load_config_file
+
+_SHOWN = (
+    "seed precision num_train_epochs max_steps per_device_train_batch_size "
+    "gradient_accumulation_steps learning_rate lr_scheduler_type weight_decay"
+).split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """The run that made some weights."""
+
+    base: str
+    """``model.model_name_or_path`` of the run."""
+    method: str
+    data_hash: str
+    """Of every id and label (data.json)."""
+    data_files: tuple[str, ...]
+    """Name, rows and sha256 of each file."""
+    settings: dict[str, Any]
+    step: int | None
+    """Of the checkpoint, or the last of the run."""
+    metrics: dict[str, float]
+    """The evaluation at that step."""
+
+
+def run_facts(source: Path) -> RunFacts | None:
+    """Return the facts of the run that `source` is or lies in, or None where it is of no run."""
+    step = None
+    if source.name.startswith("step-") and source.name.removeprefix("step-").isdigit():
+        step = int(source.name.removeprefix("step-"))
+    places = [source, *list(source.resolve().parents)[:2]]
+    run = next((p for p in places if (p / "config.yaml").is_file() and _has_data(p)), None)
+    if run is None:
+        return None
+    config = load_config_file(run / "config.yaml")
+    values = config.model_dump(mode="json")
+    data = _json(run / "data.json")
+    if step is None:
+        step = _json(run / "final.json").get("step")
+    settings = {f"training.{name}": values["training"][name] for name in _SHOWN}
+    if config.trains_adapter:
+        settings |= {f"lora.{name}": value for name, value in values["lora"].items()}
+    settings["data.max_length"] = values["data"]["max_length"]
+    return RunFacts(
+        base=config.model.model_name_or_path,
+        method=config.method,
+        data_hash=data.get("hash", ""),
+        data_files=tuple(_file_line(file) for part in data["files"].values() for file in part),
+        settings={name: value for name, value in settings.items() if value is not None},
+        step=step,
+        metrics=_metrics(run / "metrics.jsonl", step),
+    )
+
+
+def _has_data(directory: Path) -> bool:
+    return (directory / "data.json").is_file()
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _file_line(file: dict[str, Any]) -> str:
+    name = Path(str(file.get("path") or file.get("name") or "")).name
+    return f"{name} (sha256 {file.get('sha256', '')})"
+
+
+def _metrics(path: Path, step: int | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    if not path.is_file():
+        return found
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row.get("kind") == "eval" and row.get("step") == step:
+            found = {
+                name: value
+                for name, value in row.items()
+                if name.startswith("eval_") and isinstance(value, int | float)
+            }
+    return found
