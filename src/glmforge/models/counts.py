@@ -48,8 +48,10 @@ _ATTENTION = ("query_key_value", "dense", "q_proj", "k_proj", "v_proj", "o_proj"
 
 
 def layer_linears(config: Any) -> tuple[LinearShape, ...]:
-    """Return the linear layers of one decoder layer; empty for a model outside the table."""
+    """Return the linear layers of one decoder layer; a model outside the table is built empty."""
     family = family_of(config)
+    if not family.model_type:
+        return _linears_on_meta(config)
     width, inner = config.hidden_size, getattr(config, "intermediate_size", 0)
 
     def linear(name: str, inputs: int, outputs: int, bias: bool) -> LinearShape:
@@ -62,8 +64,6 @@ def layer_linears(config: Any) -> tuple[LinearShape, ...]:
             linear("dense_h_to_4h", width, inner, True),
             linear("dense_4h_to_h", inner, width, True),
         )
-    if not family.model_type:
-        return ()
     query = config.num_attention_heads * config.head_dim
     group = config.num_key_value_heads * config.head_dim
     if family.model_type == "chatglm":
@@ -114,13 +114,42 @@ def count_lora_parameters(config: Any, targets: tuple[str, ...], rank: int) -> i
     return int(config.num_hidden_layers * per_layer)
 
 
-def _count_on_meta(config: Any) -> ParameterCounts:
+def _on_meta(config: Any) -> Any:
+    """Build a model of transformers on no memory."""
     import torch
 
     from glmforge.models.foreign import class_for
 
     with torch.device("meta"):
-        model = class_for(config)(copy.deepcopy(config))
+        return class_for(config)(copy.deepcopy(config))
+
+
+def _linears_on_meta(config: Any) -> tuple[LinearShape, ...]:
+    """Return the linear layers of the first decoder layer, by the last part of their names."""
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    from glmforge.models.layers import decoder_layers
+
+    found = []
+    for path, module in decoder_layers(_on_meta(config))[0].named_modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            rows, columns = module.weight.shape
+            # GPT-2's Conv1D keeps its weight the other way round.
+            inputs, outputs = (columns, rows) if isinstance(module, nn.Linear) else (rows, columns)
+            found.append(
+                LinearShape(
+                    name=path.rpartition(".")[2],
+                    in_features=inputs,
+                    out_features=outputs,
+                    bias=module.bias is not None,
+                )
+            )
+    return tuple(found)
+
+
+def _count_on_meta(config: Any) -> ParameterCounts:
+    model = _on_meta(config)
     embedding = model.get_input_embeddings().weight
     head = getattr(model.get_output_embeddings(), "weight", embedding)
     total = sum(parameter.numel() for parameter in model.parameters())

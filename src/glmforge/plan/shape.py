@@ -53,7 +53,8 @@ class ModelShape:
     @property
     def is_gated(self) -> bool:
         """Whether the MLP has a gate (SwiGLU) besides its up projection."""
-        return self.block != "chatglm"
+        named = any("gate" in linear.name for linear in self.linears)
+        return self.block == "glm" or (self.block == "split" and named)
 
     @property
     def largest(self) -> int:
@@ -83,7 +84,7 @@ class ModelShape:
 def shape_of(config: Any) -> ModelShape:
     """Read the shape of a model's configuration (ours, or one of transformers')."""
     family = family_of(config)
-    counts = count_parameters(config)
+    counts, linears = count_parameters(config), layer_linears(config)
     heads = config.num_attention_heads
     layers = config.num_hidden_layers
     in_layers = counts.total - counts.embedding - counts.head
@@ -93,7 +94,7 @@ def shape_of(config: Any) -> ModelShape:
         block="chatglm" if is_first else "glm" if family.model_type == "chatglm" else "split",
         layers=layers,
         hidden=config.hidden_size,
-        inner=config.intermediate_size,
+        inner=_inner_width(config, linears),
         heads=heads,
         kv_heads=heads if is_first else getattr(config, "num_key_value_heads", None) or heads,
         head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -103,27 +104,14 @@ def shape_of(config: Any) -> ModelShape:
         layer_parameters=in_layers // layers,
         parameters=counts.total,
         norms=4 if family.model_type == "glm4" else 2,
-        linears=layer_linears(config) or _usual_linears(config),
+        linears=linears,
     )
 
 
-def _usual_linears(config: Any) -> tuple[LinearShape, ...]:
-    """Return the linear layers that most decoders of transformers have, by Llama's names."""
-    width, inner = config.hidden_size, config.intermediate_size
-    head_width = getattr(config, "head_dim", None) or width // config.num_attention_heads
-    query = config.num_attention_heads * head_width
-    groups = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    bias = bool(getattr(config, "attention_bias", False))
-    sizes = (
-        ("q_proj", width, query, bias),
-        ("k_proj", width, groups * head_width, bias),
-        ("v_proj", width, groups * head_width, bias),
-        ("o_proj", query, width, False),
-        ("gate_proj", width, inner, False),
-        ("up_proj", width, inner, False),
-        ("down_proj", inner, width, False),
-    )
-    return tuple(
-        LinearShape(name=name, in_features=inputs, out_features=outputs, bias=has_bias)
-        for name, inputs, outputs, has_bias in sizes
-    )
+def _inner_width(config: Any, linears: Sequence[LinearShape]) -> int:
+    """Return the width of the MLP, from the layers themselves where the configuration is silent."""
+    named = getattr(config, "intermediate_size", None)
+    if named is not None:
+        return int(named)
+    width = config.hidden_size
+    return max(linear.in_features for linear in linears if linear.out_features == width)

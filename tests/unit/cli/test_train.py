@@ -40,6 +40,7 @@ class Program:
         self._monkeypatch, self._capsys = monkeypatch, capsys
         self.launched: list[tuple[list[str], dict[str, object]]] = []
         self.trained: list[tuple[RunConfig, str | None]] = []
+        self.options: list[dict[str, object]] = []
         monkeypatch.setattr(command, "launch_local", self._launch)
         monkeypatch.setattr(glmforge.train, "train", self._train)
 
@@ -47,8 +48,9 @@ class Program:
         self.launched.append((argv, options))
         return 0
 
-    def _train(self, config: RunConfig, resume: str | None = None) -> Result:
+    def _train(self, config: RunConfig, resume: str | None = None, **options: object) -> Result:
         self.trained.append((config, resume))
+        self.options.append(options)
         return Result(output_dir=Path(config.training.output_dir), step=4)
 
     def __call__(self, *argv: str, **variables: str) -> SimpleNamespace:
@@ -105,12 +107,36 @@ def test_several_processes_are_launched_with_the_same_settings(program: Program)
     assert result.code == 0
     assert program.trained == []
     ((argv, options),) = program.launched
-    assert argv == [
+    assert argv[:6] == [
         "train", "c.yaml", 'deepspeed="ds.json"', "training.seed=3", "launch.nproc=2",
-        "launch.master_port=29555", "--json", "--resume", "auto",
+        "launch.master_port=29555",
     ]  # fmt: skip
+    assert sorted(argv[6:]) == ["--json", "--resume", "auto"]
     assert options.pop("record") == Path("run")
     assert options == {"nproc": 2, "gpus": None, "master_addr": None, "master_port": 29555}
+
+
+def test_the_plan_is_kept_to_unless_the_user_says_otherwise(program: Program) -> None:
+    """The options reach the training, and every rank that is started."""
+    program("train", "c.yaml")
+    program("train", "c.yaml", "--ignore-plan")
+    assert [options["ignore_plan"] for options in program.options] == [False, True]
+    program("train", "c.yaml", "--nproc", "2", "--ignore-plan", "--preflight")
+    ((argv, options),) = program.launched
+    assert {"--ignore-plan", "--preflight"} <= set(argv)
+    assert options["record"] is None  # a try leaves the run directory alone
+
+
+def test_a_deepspeed_map_is_refused_before_processes_start(program: Program) -> None:
+    """All at once: the equation for two processes, and a key that DeepSpeed does not know."""
+    result = program(
+        "train", "c.yaml", "--nproc", "2", "training.gradient_accumulation_steps=1",
+        "deepspeed={train_batch_size: 32, zero_stage: 2}",
+    )  # fmt: skip
+    assert result.code == 1
+    assert program.launched == []
+    assert "train_batch_size is 32, but 2 per_device_train_batch_size x 1" in result.err
+    assert "deepspeed.zero_stage is no key of DeepSpeed" in result.err
 
 
 def test_the_config_may_ask_for_processes_and_an_option_counts_more(program: Program) -> None:

@@ -1,0 +1,43 @@
+"""The shape of any causal language model of transformers, against the model built empty."""
+
+import pytest
+import torch
+import transformers
+
+from glmforge.plan.memory import account
+from glmforge.plan.shape import shape_of
+from glmforge.plan.workload import Workload
+
+SMALL = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": 128}
+KINDS = {
+    "LlamaConfig": {"intermediate_size": 160},
+    "Qwen2Config": {"intermediate_size": 160, "num_key_value_heads": 2},
+    "GPT2Config": {},
+    "GPTNeoXConfig": {"intermediate_size": 256},
+    "BloomConfig": {},
+    "OPTConfig": {"ffn_dim": 256, "word_embed_proj_dim": 64},
+    "Phi3Config": {"intermediate_size": 160, "pad_token_id": 0},
+    "FalconConfig": {},
+    "GlmConfig": {"intermediate_size": 160, "head_dim": 16, "pad_token_id": 0},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_parameters_and_linear_layers_are_those_of_the_model(name: str) -> None:
+    """By what is really there and not by Llama's names: every kind can be planned."""
+    kind = getattr(transformers, name)
+    config = kind(**SMALL | KINDS[name] if name != "GPT2Config" else gpt2())
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    shape = shape_of(config)
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    names = {path.rpartition(".")[2] for path, _ in model.named_modules()}
+    assert {linear.name for linear in shape.linears} <= names
+    assert shape.inner == KINDS[name].get("intermediate_size", 256)
+    assert shape.is_gated == any("gate" in linear.name for linear in shape.linears)
+    found = account(shape, Workload(method="full", micro_batch=1, row_tokens=16))
+    assert found.peak_bytes > 16 * shape.parameters
+
+
+def gpt2() -> dict[str, int]:
+    return {"n_embd": 64, "n_head": 4, "n_layer": 3, "vocab_size": 128}
