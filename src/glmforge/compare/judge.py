@@ -7,6 +7,7 @@ and goes nowhere but into the request's header.
 """
 
 import hashlib
+import http.client
 import json
 import re
 import time
@@ -91,7 +92,7 @@ class Judge:
                 error.close()
                 if error.code != 429 and error.code < 500:
                     break
-            except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
                 reason = str(error)
             except (ValueError, LookupError, TypeError) as error:
                 raise GlmForgeError(

@@ -1,0 +1,84 @@
+"""Models are found, told apart and opened one at a time, the base once for all adapters."""
+
+import shutil
+
+import pytest
+import torch
+
+from glmforge.compare import subjects
+from glmforge.compare.subjects import find_subjects, opened
+from glmforge.errors import ExportError, UsageError
+
+CPU = torch.device("cpu")
+IDS = torch.arange(5, 25)[None]
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+@pytest.fixture(scope="module")
+def adapters(make_adapter):
+    return [make_adapter("first", 1), make_adapter("second", 2)]
+
+
+def test_adapters_are_switched_on_one_base(base_dir, whole_dir, adapters, monkeypatch):
+    loads = []
+    load = subjects.load_model
+
+    def counted(directory, **options):
+        loads.append(directory)
+        return load(directory, **options)
+
+    monkeypatch.setattr(subjects, "load_model", counted)
+    found = find_subjects(base_dir, [adapters[0], whole_dir, adapters[1]], "fp32")
+    assert [subject.name for subject in found] == ["base", "first", "merged", "second"]
+    seen = {}
+    for subject, model in opened(found, CPU, torch.float32):
+        assert model() is model(), "loaded once"
+        seen[subject.name] = logits(model())
+    assert loads == [base_dir, whole_dir]
+    alone = {}
+    for subject in found[1:]:
+        for other, model in opened([found[0], subject], CPU, torch.float32):
+            alone[other.name] = logits(model())
+    for name, wanted in alone.items():
+        assert torch.equal(seen[name], wanted), f"{name} is not touched by those before it"
+    assert len({float(value.sum()) for value in seen.values()}) == 4
+
+
+def test_nothing_is_loaded_that_is_not_asked_for(base_dir, adapters, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(subjects, "load_model", refuse)
+    found = find_subjects(base_dir, adapters, "fp32")
+    assert [s.name for s, _ in opened(found, CPU, torch.float32)] == ["base", "first", "second"]
+
+
+def test_an_identity_follows_the_weights(base_dir, adapters, tmp_path):
+    copy = tmp_path / "copy" / "first"
+    shutil.copytree(adapters[0], copy)
+    find = lambda path, dtype="fp32": find_subjects(base_dir, [path], dtype)[1].identity  # noqa: E731
+    assert find(copy) == find(adapters[0])
+    assert find(copy, "bf16") != find(copy)
+    path = copy / "adapter_model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert find(copy) != find(adapters[0])
+
+
+def test_names_are_as_short_as_they_can_be(base_dir, adapters, tmp_path):
+    other = tmp_path / "again" / "first"
+    shutil.copytree(adapters[0], other)
+    names = [subject.name for subject in find_subjects(base_dir, [adapters[0], other], "fp32")]
+    assert names[1:] == [f"{adapters[0].parent.name}/first", "again/first"]
+
+
+def test_what_is_no_model_or_named_twice_is_refused(base_dir, adapters, tmp_path):
+    with pytest.raises(ExportError, match="does not exist"):
+        find_subjects(base_dir, [tmp_path / "none"], "fp32")
+    with pytest.raises(UsageError, match="given twice"):
+        find_subjects(base_dir, [adapters[0], adapters[0] / "."], "fp32")
