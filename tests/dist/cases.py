@@ -74,6 +74,9 @@ def run(
     stage: int = 2,
     method: str = "full",
     packing: bool = True,
+    allow_changes: bool = False,
+    init_from: str | None = None,
+    lora: dict[str, object] | None = None,
     **training: object,
 ) -> dict[str, object]:
     """One run at the global batch of all cases; returns its losses, norms and final weights."""
@@ -100,8 +103,8 @@ def run(
         "deepspeed": {"zero_optimization": {"stage": stage}},
     }
     if method == "lora":
-        config["lora"] = {"lora_dropout": 0.0}
-    glmforge.train(config, resume=resume)
+        config["lora"] = {"lora_dropout": 0.0, **(lora or {})}
+    glmforge.train(config, resume=resume, allow_changes=allow_changes, init_from=init_from)
     dist.barrier()
     return outcome(scratch / name)
 
@@ -309,6 +312,39 @@ def lost_steps(scratch: Path) -> object:
     found = {}
     for stage in (1, 2, 3):
         found[stage] = run(scratch, f"stage{stage}", stage=stage, max_steps=8, **inputs)
+    return found
+
+
+def lost_gradients(scratch: Path) -> object:
+    """The loss is finite, but one rank's gradient of the third step is not."""
+    import glmforge.train.run as module
+    from glmforge.errors import TrainingError
+
+    build = module.build_engine
+
+    def spoiling(*args: object) -> object:
+        engine = build(*args)
+        parameter = next(p for p in engine.module.parameters() if p.requires_grad)
+        backwards = [0]
+
+        def spoil(gradient: torch.Tensor) -> torch.Tensor:
+            backwards[0] += 1
+            lost = dist.get_rank() == 0 and backwards[0] == 2 * GLOBAL_BATCH // 2 + 1
+            return gradient * float("inf") if lost else gradient
+
+        parameter.register_hook(spoil)
+        return engine
+
+    module.build_engine = spoiling
+    found = {}
+    try:
+        for stage in range(4):
+            try:
+                found[stage] = run(scratch, f"stage{stage}", stage=stage)
+            except TrainingError as error:
+                found[stage] = {"message": str(error)}
+    finally:
+        module.build_engine = build
     return found
 
 

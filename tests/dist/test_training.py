@@ -20,6 +20,7 @@ CASES = (
     "stopped_by_a_signal",
     "lost_steps",
     "only_lost_steps",
+    "lost_gradients",
 )
 ALONE = ("stage_2", "stage_0", "micro_2", "micro_4", "lora_stage_2", "unpacked_rows")
 ELASTIC = (
@@ -165,3 +166,19 @@ def test_ten_lost_steps_in_a_row_end_the_run(two):
     assert len(case["steps"]) == 10
     assert "for 10 step(s) in a row" in case["message"]
     assert "Last checkpoint: step-000008" in case["message"]
+
+
+@pytest.mark.parametrize("stage", ["1", "2", "3"])
+def test_a_step_without_finite_gradients_changes_nothing(two, stage):
+    """Its loss is finite and one rank's gradient is not: skipped on all ranks, and counted."""
+    case = two["lost_gradients"][stage]
+    assert None not in case["loss"]
+    assert case["skipped"] == [0, 0, 1, 1, 1]
+    assert case["grad_norm"][2] is None
+
+
+def test_stage_0_in_fp32_ends_at_gradients_that_are_not_finite(two):
+    """Nothing guards the weights there."""
+    message = two["lost_gradients"]["0"]["message"]
+    assert message.startswith("step 3: the gradients were not finite (loss ")
+    assert "train.jsonl:" in message

@@ -5,7 +5,6 @@ divided by their number. The number is known before the first forward (the batch
 on every rank), so each micro-batch's share is exact whatever the split.
 """
 
-import math
 import time
 from typing import Any
 
@@ -19,12 +18,10 @@ from glmforge.train.engine import (
     reported_norm,
     set_learning_rate,
 )
+from glmforge.train.lost_steps import stop_on_lost_steps
 from glmforge.train.memory_plan import note_peak
 from glmforge.train.metrics import StepRecord, peak_gib
 from glmforge.train.session import Session
-
-MOST_LOST_STEPS = 10
-"""Steps in a row without a finite loss after which a run ends."""
 
 
 def train_step(engine: Any, batches: StepBatches, rate: float, ranks: Ranks) -> tuple[float, float]:
@@ -74,7 +71,8 @@ def train_loop(session: Session) -> None:
     """Train from the session's step to its last, evaluating and saving on the way.
 
     Raises:
-        TrainingError: too many steps in a row without a finite loss, or fp16 at its limit.
+        TrainingError: too many steps in a row without a finite loss or gradient, or fp16 at its
+            limit.
         Stopped: a signal asked for it; the checkpoint is written.
     """
     plan, ranks, progress = session.plan, session.ranks, session.progress
@@ -94,9 +92,12 @@ def train_loop(session: Session) -> None:
                 peak_gib(ranks.device),
                 float(sum(batch.tokens for batch in batches.micro_batches)),
                 float(session.signals.received or 0),
+                session.forward_seconds(),
+                float(sum(batch.input_ids.numel() for batch in batches.micro_batches)),
             ]
         )
         progress.step += 1
+        skipped = int(session.engine.skipped_steps) > progress.skipped_steps
         progress.skipped_steps = int(session.engine.skipped_steps)
         record = StepRecord(
             step=progress.step,
@@ -113,34 +114,9 @@ def train_loop(session: Session) -> None:
             peak_gib=max(row[3] for row in gathered),
         )
         session.recorder.step(record, gathered)
+        session.note_pace(gathered)
         note_peak(session, record)
         note_step(progress, record, session.config)
-        stop_on_lost_steps(session, record)
+        stop_on_lost_steps(session, record, skipped=skipped)
         session.after_step(stop_signal=int(max(row[5] for row in gathered)))
         mark = time.perf_counter()
-
-
-def stop_on_lost_steps(session: Session, record: StepRecord) -> None:
-    """Count steps whose loss is not finite; end the run after too many in a row.
-
-    The engine leaves the weights as they were in such a step, on all ranks together (it checks the
-    reduced gradients), except at stage 0 in fp32, where the first one has spoilt them.
-    """
-    progress = session.progress
-    if math.isfinite(record.loss):
-        progress.lost_in_a_row = 0
-        return
-    progress.lost_in_a_row += 1
-    unguarded = session.zero_stage == 0 and session.precision == "fp32"
-    session.recorder.say(f"step {record.step}: the loss is {record.loss}; no update was made")
-    if progress.lost_in_a_row < MOST_LOST_STEPS and not unguarded:
-        return
-    checkpoint = session.checkpoints / "latest"
-    last = checkpoint.read_text(encoding="utf-8").strip() if checkpoint.exists() else "none yet"
-    other = ", training.precision=bf16 where the GPU has it" if session.precision == "fp16" else ""
-    raise TrainingError(
-        f"step {record.step}: the loss was {record.loss} for {progress.lost_in_a_row} step(s) in a "
-        f"row (learning rate {record.learning_rate:.3g}). Try a lower training.learning_rate, a "
-        f"longer warm-up{other}; if it began at one step, look at the rows of that step (glmforge "
-        f"data check). Last checkpoint: {last}"
-    )

@@ -88,7 +88,7 @@ class Recorder:
         self._bar = _Bar(total_steps, start or 0)
 
     def step(self, record: StepRecord, gathered: Sequence[Sequence[float]]) -> None:
-        """Record one update; `gathered` holds each rank's [share, seconds, data, peak, tokens]."""
+        """Record one update; `gathered` holds each rank's values as the loop shared them."""
         if not self._is_main or self._bar is None:
             return
         row = {"kind": "train", **asdict(record)}
@@ -96,7 +96,7 @@ class Recorder:
         shown = is_shown(record.step, self._logging_steps, self._total_steps)
         self._bar.advance(record, line=shown)
         if record.step % self._logging_steps == 0:
-            for rank, (_, seconds, data, peak, tokens, *_) in enumerate(gathered):
+            for rank, (_, seconds, data, peak, tokens, _, forward, _) in enumerate(gathered):
                 self._write(
                     {
                         "kind": "rank",
@@ -104,6 +104,7 @@ class Recorder:
                         "step": record.step,
                         "step_seconds": seconds,
                         "data_seconds": data,
+                        "forward_seconds": forward,
                         "peak_gib": peak,
                         "tokens": int(tokens),
                     }

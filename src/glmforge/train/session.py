@@ -4,6 +4,7 @@
 step, ``run`` owns the preparation.
 """
 
+import shlex
 import signal
 import time
 from collections.abc import Sequence
@@ -25,10 +26,22 @@ from glmforge.train.disk import SLACK_BYTES, check_before_save, directory_bytes
 from glmforge.train.evaluate import evaluate
 from glmforge.train.metrics import Recorder
 from glmforge.train.outputs import write_adapter
+from glmforge.train.pace import ForwardClock, Pace, RankTimes
 from glmforge.train.samples import SamplePrompt, generate_samples
 from glmforge.train.schedule import decay_count, learning_rate, warmup_count
 from glmforge.train.signals import SignalFlag
 from glmforge.train.state import Progress
+
+
+def next_commands(run: Path, checkpoint: Path) -> list[str]:
+    """Say how to go on with a run that was stopped, and what its checkpoint can become."""
+    config, source = shlex.quote(str(run / "config.yaml")), shlex.quote(str(checkpoint))
+    return [
+        f"  go on:       glmforge train {config} --resume auto   (or your command again, with "
+        "--resume auto)",
+        f"  consolidate: glmforge consolidate {source} OUT",
+        f"  export:      glmforge export {source} OUT --merge",
+    ]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +71,10 @@ class Session:
     begun_at: int = 0
     """The step after which this start of the run goes on."""
     started: float = field(default_factory=time.perf_counter)
+    batches: StepBatches | None = None
+    """Of the step that is being done, or was done last."""
+    clock: ForwardClock | None = None
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def is_lora(self) -> bool:
@@ -76,7 +93,7 @@ class Session:
 
     def step_batches(self, epoch: int, step_in_epoch: int) -> StepBatches:
         """Return this rank's micro-batches of one step."""
-        return self.plan.rank_batches(
+        self.batches = self.plan.rank_batches(
             epoch,
             step_in_epoch,
             rank=self.ranks.rank,
@@ -85,6 +102,26 @@ class Session:
             accumulation=self.sizes.accumulation,
             pad_to=self.pad_to,
         )
+        return self.batches
+
+    def position(self) -> tuple[int, int]:
+        """Return (updates done, micro-batches done) for the heartbeat."""
+        return self.progress.step, int(self.engine.micro_steps)
+
+    def forward_seconds(self) -> float:
+        """Return this rank's own seconds in the forward passes of the step just done."""
+        if self.clock is None:
+            self.clock = ForwardClock(self.engine.module, self.ranks.device)
+        return self.clock.take()
+
+    def note_pace(self, gathered: Sequence[Sequence[float]]) -> None:
+        """Compare the ranks' own times of a step; name a rank that makes the others wait."""
+        times = [
+            RankTimes(data_seconds=row[2], forward_seconds=row[6], computed_tokens=row[7])
+            for row in gathered
+        ]
+        for line in self.pace.observe(times):
+            self.recorder.say(line)
 
     def learning_rate(self) -> float:
         """Return the learning rate of the next update."""
@@ -115,11 +152,10 @@ class Session:
         if self.finished or is_best or stopping or step % self.config.training.save_steps == 0:
             self.save(is_best=is_best)
         if stopping:
-            name, path = signal.Signals(stop_signal).name, self.checkpoints / name_of(step)
-            export = f"; its weights: glmforge export {path} OUT --merge" if self.is_lora else ""
             raise Stopped(
-                f"{name}: stopped after step {step} of {self.total_steps}; the checkpoint is "
-                f"{path}. Go on with the same command and --resume auto{export}"
+                f"{signal.Signals(stop_signal).name}: stopped after step {step} of "
+                f"{self.total_steps}; the checkpoint is {self.checkpoints / name_of(step)}\n"
+                + "\n".join(next_commands(self.directory, self.checkpoints / name_of(step)))
             )
 
     def begin(self) -> None:
@@ -191,6 +227,10 @@ class Session:
         if self.ranks.is_main:
             if is_best:
                 write_pointer(self.checkpoints / "best", path.name)
-            rotate(self.checkpoints, keep_last=self.config.training.save_total_limit)
+            rotate(
+                self.checkpoints,
+                keep_last=self.config.training.save_total_limit,
+                best_step=self.progress.best_step,
+            )
             self.checkpoint_bytes = directory_bytes(path) + SLACK_BYTES
         self.ranks.barrier()

@@ -64,7 +64,7 @@ def points(directory, name="train/loss"):
 
 def train(recorder, first, last):
     for step in range(first, last + 1):
-        recorder.step(record(step), [[0.0, 0.1, 0.01, 1.0, 5.0]])
+        recorder.step(record(step), [[0.0, 0.1, 0.01, 1.0, 5.0, 0.0, 0.05, 8.0]])
 
 
 def test_a_run_shows_its_curves_texts_and_settings(recorder, tmp_path):
