@@ -23,6 +23,7 @@ from glmforge.cli import (
     data,
     demo,
     doctor,
+    evaluate,
     export,
     inspect,
     plan,
@@ -61,6 +62,7 @@ app.add_typer(data.app, name="data")
 app.command("inspect")(inspect.inspect)
 app.command("consolidate")(consolidate.consolidate)
 app.command("export")(export.export)
+app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("chat")(chat.chat)
 app.add_typer(tokenizer.app, name="tokenizer")

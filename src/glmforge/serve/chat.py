@@ -14,6 +14,8 @@ from transformers import TextStreamer
 
 from glmforge.adapters import open_adapter
 from glmforge.data import generation_prompt
+from glmforge.errors import UsageError
+from glmforge.export.sources import find_source
 from glmforge.models import load_model, load_tokenizer
 from glmforge.models.generation import Answer, answer
 
@@ -35,9 +37,18 @@ class _Streamer(TextStreamer):
 def open_chat_model(model_dir: Path, adapter: Path | None) -> tuple[Any, Any]:
     """Return (model, tokenizer) ready to answer, on the GPU in bf16 where there is one.
 
+    Where no adapter is given, `model_dir` may be a run or a checkpoint too, as for export.
+
     Raises:
         ModelError, AdapterError: a directory that cannot be opened, an adapter that does not fit.
     """
+    if adapter is None and Path(model_dir).is_dir() and not (model_dir / "config.json").is_file():
+        found = find_source(model_dir, None)
+        if found.shards is not None:
+            raise UsageError(
+                f"{model_dir}: whole weights in shards: glmforge export {model_dir} OUT first"
+            )
+        model_dir, adapter = found.model, found.adapter
     on_gpu = torch.cuda.is_available()
     model = load_model(
         model_dir,

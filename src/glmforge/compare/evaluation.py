@@ -1,0 +1,195 @@
+"""`glmforge evaluate`: one model on a file of dialogues: loss, generated answers, harness tasks.
+
+The loss is that of training (every trained token once); answers are greedy, stop at the family's
+stop ids and are scored as training's evaluations are (``data.measures``). Stop ids of another
+vocabulary are refused before weights are read (case E03). Tasks are the lm-evaluation-harness's.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glmforge.adapters import open_adapter
+from glmforge.compare.harness import check_harness, run_tasks
+from glmforge.compare.loss import loss_of, validation_rows
+from glmforge.compare.prompts import Prompt, read_prompts
+from glmforge.compare.subjects import run_of
+from glmforge.data import generation_prompt
+from glmforge.data.measures import score, usual_units
+from glmforge.data.segments import IGNORED
+from glmforge.distributed.collectives import Ranks
+from glmforge.distributed.env import World
+from glmforge.export.sources import Source, find_source, open_weights
+from glmforge.models import load_model, load_tokenizer
+from glmforge.models.batch_generation import Sampling, answer_batch
+from glmforge.models.generation import stop_ids
+from glmforge.models.stops import compare_stops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationReport:
+    """What one model measures on one file. None: not asked for, or nothing to compare with."""
+
+    model: str
+    data: tuple[str, ...]
+    loss: float | None
+    """Nats per trained token."""
+    tokens: int
+    """Trained tokens that the loss is over."""
+    answers: int
+    """Dialogues whose last question was answered."""
+    stopped_share: float | None
+    exact_match: float | None
+    bleu_4: float | None
+    rouge_l: float | None
+    repetition: float | None
+    text_units: str
+    tasks: dict[str, dict[str, float]] = field(default_factory=dict)
+    """lm-evaluation-harness: task → metric → value."""
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Sentences for people."""
+        found = [f"{self.model} on {', '.join(self.data) or 'no dialogues'}"]
+        if self.loss is not None:
+            found.append(
+                f"validation loss {self.loss:.4f} nats a token (perplexity "
+                f"{math.exp(min(self.loss, 700.0)):.2f}) over {self.tokens:,} trained tokens"
+            )
+        if self.stopped_share is not None:
+            scores = {
+                "exact match": self.exact_match,
+                "BLEU-4": self.bleu_4,
+                "ROUGE-L": self.rouge_l,
+                "repetition": self.repetition,
+            }
+            parts = [f"{name} {value:.3f}" for name, value in scores.items() if value is not None]
+            stopped = round(self.stopped_share * self.answers)
+            found.append(
+                f"{self.answers} answers: {' | '.join(parts)} (on {self.text_units}) | {stopped} "
+                f"stopped by themselves, {self.answers - stopped} cut by length"
+            )
+        found += [
+            f"{task}: {', '.join(f'{name} {value:.4f}' for name, value in values.items())}"
+            for task, values in self.tasks.items()
+        ]
+        return found + [f"note: {note}" for note in self.notes]
+
+
+def evaluate_model(
+    path: Path,
+    data: Sequence[str],
+    *,
+    base: Path | None = None,
+    max_length: int = 2048,
+    max_new_tokens: int = 256,
+    num_prompts: int | None = 100,
+    batch_size: int = 4,
+    dtype: torch.dtype | None = None,
+    tasks: Sequence[str] = (),
+    num_fewshot: int | None = None,
+    limit: int | None = None,
+) -> EvaluationReport:
+    """Evaluate a model, run, checkpoint or adapter.
+
+    Args:
+        path: what `glmforge export` takes.
+        data: files of dialogues; may be empty where tasks are given.
+        base: the base, where it is not where the adapter says.
+        max_length: longest row of the loss in tokens, where no run says it.
+        max_new_tokens: longest answer.
+        num_prompts: dialogues whose last question is answered; None answers all, 0 none.
+        batch_size: rows that go through the model together.
+        dtype: of the weights; by default bf16 on a GPU, fp32 on the CPU.
+        tasks: names of lm-evaluation-harness tasks.
+        num_fewshot: examples in the tasks' prompts; None is each task's own number.
+        limit: documents of each task; None takes all.
+
+    Raises:
+        ModelError: the stop ids of the model's files are of another vocabulary.
+        DataError: a data file cannot be read.
+        UsageError: tasks are asked for and the harness is not installed, or does not know one.
+    """
+    if tasks:
+        check_harness(tasks)
+    found = find_source(path, base)
+    tokenizer = load_tokenizer(found.model)
+    notes = compare_stops(found.model, tokenizer)
+    run = run_of(path)
+    rows = validation_rows(
+        list(data),
+        [run] if run is not None else [],
+        tokenizer,
+        max_length=max_length,
+        rows_per_batch=batch_size,
+    )
+    files = rows.files if rows is not None else ()
+    prompts = [prompt for file in files for prompt in read_prompts(Path(file))]
+    prompts = prompts if num_prompts is None else prompts[:num_prompts]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+    model = _opened(found, dtype, device)
+    loss, tokens = None, 0
+    if rows is not None:
+        alone = Ranks(world=World(), device=device)
+        loss = loss_of(lambda: model, rows, tokenizer.pad_token_id or 0, alone)
+        tokens = sum(int((example.labels != IGNORED).sum()) for example in rows.examples)
+    scores = _scores(model, tokenizer, prompts, batch_size, max_new_tokens)
+    return EvaluationReport(
+        model=str(path),
+        data=tuple(files),
+        loss=loss,
+        tokens=tokens,
+        answers=len(prompts),
+        tasks=run_tasks(model, tokenizer, tasks, batch_size, num_fewshot, limit) if tasks else {},
+        notes=tuple(notes),
+        **scores,
+    )
+
+
+def _opened(found: Source, dtype: torch.dtype, device: torch.device) -> Any:
+    if found.shards is not None:
+        return open_weights(found).to(device, dtype).eval()
+    model: Any = load_model(found.model, dtype=dtype, device=device)
+    if found.adapter is not None:
+        model = open_adapter(model, found.adapter)
+    return model.eval()
+
+
+def _scores(
+    model: Any, tokenizer: Any, prompts: Sequence[Prompt], batch_size: int, max_new_tokens: int
+) -> dict[str, Any]:
+    """Answer every prompt greedily and score the answers that have a reference."""
+    units = usual_units()
+    if not prompts:
+        names = ("stopped_share", "exact_match", "bleu_4", "rouge_l", "repetition")
+        return {**dict.fromkeys(names), "text_units": units.name}
+    stops = stop_ids(model, tokenizer)
+    pairs: list[tuple[str, str | None]] = []
+    stopped = 0
+    for start in range(0, len(prompts), batch_size):
+        batch = prompts[start : start + batch_size]
+        asked = [generation_prompt(p.messages, tokenizer, p.tools or None) for p in batch]
+        answers = answer_batch(
+            model,
+            tokenizer,
+            asked,
+            stops=stops,
+            max_new_tokens=max_new_tokens,
+            sampling=Sampling(),
+        )
+        stopped += sum(answer.stop_reason == "stop" for answer in answers)
+        pairs += [(a.text, p.reference) for a, p in zip(answers, batch, strict=True)]
+    found = score(pairs, units)
+    return {
+        "stopped_share": stopped / len(prompts),
+        "exact_match": found.exact_match,
+        "bleu_4": found.bleu_4,
+        "rouge_l": found.rouge_l,
+        "repetition": found.repetition,
+        "text_units": units.name,
+    }
