@@ -107,24 +107,26 @@ class Kept:
             file.write("\n" + json.dumps(row, ensure_ascii=True) + "\n")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A model that is asked: its name, a hash of its weights, and how to get at it.
+
+    ``model`` is called only where an answer is missing; ``tokenizer`` is that of all models.
+    """
+
+    name: str
+    identity: str
+    model: Callable[[], Any]
+    tokenizer: Any
+
+
 def ask(
-    name: str,
-    identity: str,
-    model: Callable[[], Any],
-    tokenizer: Any,
-    work: Work,
-    ways: Sequence[Decoding],
-    kept: Kept,
-    ranks: Ranks,
-    say: Say,
+    who: Asked, work: Work, ways: Sequence[Decoding], kept: Kept, ranks: Ranks, say: Say
 ) -> dict[str, list[Given]]:
     """Ask one model everything; return its answers by decoding, in the order of the prompts.
 
     Args:
-        name: of the model, for people.
-        identity: a hash of its weights.
-        model: gives the model; not called where all batches are known.
-        tokenizer: of all models.
+        who: the model.
         work: prompts and settings.
         ways: how to decode.
         kept: finished batches, loaded; the same on every rank.
@@ -133,7 +135,7 @@ def ask(
     """
     batches = work.batches()
     units = [
-        (way, number, _key(identity, work, way, number))
+        (way, number, _key(who.identity, work, way, number))
         for way in ways
         for number in range(len(batches))
     ]
@@ -141,13 +143,13 @@ def ask(
     missing = [unit for unit in units if unit[2] not in known]
     if missing:
         kept_before = f" ({len(units) - len(missing)} kept)" if len(missing) < len(units) else ""
-        say(f"{name}: {len(missing)} batches of up to {work.batch_size} prompts{kept_before}")
+        say(f"{who.name}: {len(missing)} batches of up to {work.batch_size} prompts{kept_before}")
     mine = missing[ranks.rank :: ranks.world_size]
     made: dict[str, list[Given]] = {}
     for way, number, key in mine:
         answers = answer_batch(
-            model(),
-            tokenizer,
+            who.model(),
+            who.tokenizer,
             [work.prompt_ids[place] for place in batches[number]],
             stops=work.stops,
             max_new_tokens=work.max_new_tokens,
@@ -157,7 +159,7 @@ def ask(
             Given(text=found.text, tokens=len(found.token_ids), stop_reason=found.stop_reason)
             for found in answers
         ]
-        kept.add(key, made[key], {"model": name, "decoding": way.name, "batch": number})
+        kept.add(key, made[key], {"model": who.name, "decoding": way.name, "batch": number})
     for part in ranks.gather_objects(made):
         known = {**known, **part}
     answers_by_way: dict[str, list[Given | None]] = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from glmforge.compare.answers import Decoding, Given, Kept, ask
+from glmforge.compare.answers import Asked, Decoding, Given, Kept, ask
 from glmforge.compare.judge import judge_pairs
 from glmforge.compare.loss import kept_loss, loss_of
 from glmforge.compare.prompts import Prompt
@@ -49,20 +49,14 @@ def compare_models(request: Request, ranks: Ranks, say: Say) -> Report | None:
     kept.load()
     ranks.barrier()  # nobody writes before all have read
     for subject, model in opened(setup.subjects, ranks.device, DTYPES[name]):
-        answers = ask(
-            subject.name,
-            subject.identity,
-            model,
-            setup.tokenizer,
-            setup.work,
-            request.ways,
-            kept,
-            ranks,
-            say,
+        who = Asked(
+            name=subject.name, identity=subject.identity, model=model, tokenizer=setup.tokenizer
         )
-        heard[subject.name] = _Heard(
-            answers=answers, loss=_loss(subject, model, setup, request, ranks)
-        )
+        answers = dict(ask(who, setup.work, request.ways, kept, ranks, say))
+        general = ask(who, setup.general_work, request.ways[:1], kept, ranks, say)
+        answers["greedy"] = [*answers["greedy"], *general["greedy"]]
+        loss = _loss(subject, model, setup, request, ranks)
+        heard[subject.name] = _Heard(answers=answers, loss=loss)
     if not ranks.is_main:
         return None
     settings = _settings(request, setup, name)
@@ -109,8 +103,9 @@ def _model_report(
     request: Request,
     units: Units,
 ) -> ModelReport:
+    # Drawn answers and those of beams are to the user's prompts alone, which come first.
     answers = {
-        way: [score_answer(a, p, request.form, units) for a, p in zip(row, prompts, strict=True)]
+        way: [score_answer(a, p, request.form, units) for a, p in zip(row, prompts)]
         for way, row in heard.answers.items()
     }
     asked = [n for n, prompt in enumerate(prompts) if prompt.group == "asked"]

@@ -4,6 +4,7 @@ A `Request` is what the user asks; `set_up` makes a `Setup` of it: models found,
 once for all of them, stop ids agreed on, tokenizers held against each other, validation rows read.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +55,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Everything known before weights are read."""
+    """Everything known before weights are read.
+
+    The user's prompts come before those of the general set; the general set is asked greedily
+    only, with work of its own.
+    """
 
     subjects: Sequence[Subject]
     tokenizer: Any
     prompts: Sequence[Prompt]
     work: Work
+    general_work: Work
     rows: ValidationRows | None
     notes: Sequence[str]
 
@@ -95,11 +101,12 @@ def set_up(request: Request, dtype: str, ranks: Ranks, say: Say) -> Setup:
         if directory != request.base:
             _check_same_ids(subject, directory, prompts, prompt_ids)
     work = Work(
-        prompt_ids=prompt_ids,
+        prompt_ids=prompt_ids[: sum(prompt.group == "asked" for prompt in prompts)],
         stops=_stops(request.base, tokenizer),
         max_new_tokens=request.max_new_tokens,
         batch_size=request.batch_size,
     )
+    general = dataclasses.replace(work, prompt_ids=prompt_ids[len(work.prompt_ids) :])
     rows = validation_rows(
         request.validation,
         runs,
@@ -108,7 +115,13 @@ def set_up(request: Request, dtype: str, ranks: Ranks, say: Say) -> Setup:
         rows_per_batch=request.batch_size,
     )
     return Setup(
-        subjects=subjects, tokenizer=tokenizer, prompts=prompts, work=work, rows=rows, notes=notes
+        subjects=subjects,
+        tokenizer=tokenizer,
+        prompts=prompts,
+        work=work,
+        general_work=general,
+        rows=rows,
+        notes=notes,
     )
 
 

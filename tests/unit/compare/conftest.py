@@ -20,7 +20,7 @@ def write_model(directory: Path, seed: int) -> Path:
     """A model directory with the demo's vocabulary and random weights."""
     demo = asset_path("demo/model")
     directory.mkdir(parents=True)
-    for name in ("tokenizer.model", "tokenizer_config.json", "generation_config.json"):
+    for name in ("tokenizer.model", "tokenizer_config.json"):
         (directory / name).write_bytes((demo / name).read_bytes())
     keys = json.loads((demo / "config.json").read_text(encoding="utf-8")) | SMALLER
     (directory / "config.json").write_text(json.dumps(keys), encoding="utf-8")
@@ -31,6 +31,8 @@ def write_model(directory: Path, seed: int) -> Path:
             if parameter.dim() > 1:
                 parameter.mul_(4)
     model.save_pretrained(directory)
+    name = "generation_config.json"
+    (directory / name).write_bytes((demo / name).read_bytes())
     return directory
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from glmforge.compare.answers import Kept, Work, ask, decodings
+from glmforge.compare.answers import Asked, Kept, Work, ask, decodings
 from glmforge.data import generation_prompt
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.env import World
@@ -53,8 +53,8 @@ def kept_in(directory, rank=0):
 
 def asked(model, tokenizer, work, ways, directory, ranks=None, identity="m"):
     lines = []
-    found = ask("m", identity, model, tokenizer, work, ways, kept_in(directory), ranks or alone(),
-                lines.append)  # fmt: skip
+    who = Asked(name="m", identity=identity, model=model, tokenizer=tokenizer)
+    found = ask(who, work, ways, kept_in(directory), ranks or alone(), lines.append)
     return found, lines
 
 
@@ -92,12 +92,13 @@ def test_an_interrupted_comparison_goes_on(model, tokenizer, work, ways, tmp_pat
 
 def test_answers_do_not_depend_on_the_number_of_ranks(model, tokenizer, work, ways, tmp_path):
     whole, _ = asked(lambda: model, tokenizer, work, ways, tmp_path / "whole")
+    who = Asked(name="m", identity="m", model=lambda: model, tokenizer=tokenizer)
     made = 0
     for rank in range(2):
         ranks = OneOfTwo(world=World(rank=rank, world_size=2), device=CPU)
         kept = Kept(tmp_path / "two", rank)
         with pytest.raises(KeyError):  # each rank alone lacks the other's batches
-            ask("m", "m", lambda: model, tokenizer, work, ways, kept, ranks, lambda line: None)
+            ask(who, work, ways, kept, ranks, lambda line: None)
         made += len(kept.known())
     assert made == 12
     joined, lines = asked(lambda: model, tokenizer, work, ways, tmp_path / "two")

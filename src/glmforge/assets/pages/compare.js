@@ -60,6 +60,11 @@ function fillControls() {
   at("way").hidden = data.ways.length < 2;
 }
 
+function answerOf(model, n) {
+  // The general set is asked greedily only.
+  return data.answers[model][at("way").value][n] || data.answers[model].greedy[n];
+}
+
 function textOf(answer) {
   return answer.parts ? answer.parts.filter(part => part[0] >= 0).map(part => part[1]).join("") : answer.text;
 }
@@ -67,7 +72,7 @@ function textOf(answer) {
 function haystack(n) {
   const prompt = data.prompts[n];
   return [prompt.id, prompt.source, prompt.reference || "", ...prompt.messages.map(m => m[1]),
-    ...data.answers.map(rows => textOf(rows[at("way").value][n]))].join("\n").toLowerCase();
+    ...data.models.map((_, model) => textOf(answerOf(model, n)))].join("\n").toLowerCase();
 }
 
 function choose(keep) {
@@ -102,8 +107,7 @@ function badges(answer) {
 }
 
 function column(n, model) {
-  const way = at("way").value, answer = data.answers[model][way][n];
-  const beside = data.answers[Number(at("beside").value) || 1][way][n];
+  const answer = answerOf(model, n), beside = answerOf(Number(at("beside").value) || 1, n);
   const text = marked(model ? answer.parts : beside.parts, model ? 1 : -1);
   if (!text.textContent) text.append(element("span", "label", say("empty")));
   return element("section", "column", element("h3", "", data.models[model].name), badges(answer), text);

@@ -1,0 +1,205 @@
+"""A whole comparison in one process: the same ids and settings for all, and what is refused."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+
+from glmforge.compare.answers import decodings
+from glmforge.compare.checks import Format
+from glmforge.compare.markdown import markdown
+from glmforge.compare.report import report_values, write_json
+from glmforge.compare.run import compare_models
+from glmforge.compare.setup import Request
+from glmforge.distributed.collectives import Ranks
+from glmforge.distributed.env import World
+from glmforge.errors import DataError, ModelError, UsageError
+
+ALONE = Ranks(world=World(), device=torch.device("cpu"))
+ROWS = [
+    {"prompt": "什么时候发货？", "reference": "今天发货。"},
+    {"prompt": "退货 `code` <b>| x", "reference": "", "id": "a|<b>"},
+    {"prompt": "how much?", "check": {"number": 3}},
+    {"prompt": "one", "reference": "two"},
+    {"prompt": "</script>", "reference": "three"},
+]
+
+
+def ways(**changes):
+    return decodings(
+        **{"beams": None, "seeds": 0, "temperature": 0.7, "repetition_penalty": 1.2, "top_p": 1.0,
+           **changes}
+    )  # fmt: skip
+
+
+@pytest.fixture
+def request_for(base_dir, tmp_path):
+    def build(*tuned, **changes):
+        path = tmp_path / "prompts.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+        values = {
+            "base": base_dir,
+            "tuned": tuned,
+            "prompts": path,
+            "kept_dir": tmp_path / "kept",
+            "ways": ways(),
+            "max_new_tokens": 6,
+            "general": False,
+        }
+        return Request(**(values | changes))
+
+    return build
+
+
+def compared(request):
+    notes = []
+    return compare_models(request, ALONE, notes.append), notes
+
+
+@pytest.fixture(scope="module")
+def adapter(make_adapter):
+    return make_adapter("tuned", 3)
+
+
+@pytest.fixture
+def validation(tmp_path):
+    path = tmp_path / "validation.jsonl"
+    rows = [
+        {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]}
+        for q, a in (("发货？", "今天。"), ("one", "two three"), ("退货", "好的，可以退货。"))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_a_comparison_has_answers_measures_losses_and_a_verdict(
+    request_for, adapter, whole_dir, validation, tmp_path
+):
+    request = request_for(
+        adapter,
+        whole_dir,
+        ways=ways(beams=2, seeds=2),
+        general=True,
+        max_new_tokens=3,
+        batch_size=32,
+        form=Format(regex="x+"),
+        validation=[validation],
+    )
+    report, _ = compared(request)
+    assert [model.name for model in report.models] == ["base", "tuned", "merged"]
+    for model in report.models:
+        assert list(model.answers) == ["greedy", "beam-2", "sample-1", "sample-2"]
+        assert [len(row) for row in model.answers.values()] == [85, 5, 5, 5]
+        assert set(model.diversity) == {"distinct_1", "distinct_2", "self_bleu"}
+        assert model.general["all"].mean.count == 80
+        assert model.loss > 0
+        assert model.tables["greedy"]["format"].mean.count == 5
+        assert model.tables["greedy"]["check"].mean.count == 1
+    assert len({model.loss for model in report.models}) == 3
+    topics = [finding.topic for finding in report.models[1].verdict]
+    assert topics[:2] == ["format", "check"]
+    assert {"references", "loss", "general", "loops", "cut"} <= set(topics)
+    assert report.settings["references"] == "1 reference empty, not compared"
+    values = report_values(report)
+    write_json(report, tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8")) == json.loads(
+        json.dumps(values)
+    )
+    text = markdown(report)
+    assert "a\\|\\<b\\>" in text
+    assert text.count("## Measures: ") == 4
+    again, said = compared(request)
+    assert (again, said) == (report, []), "all is kept, nothing is said"
+
+
+def test_the_loss_is_that_of_the_model_itself(request_for, adapter, validation, base_dir):
+    """Summed row by row through the plain loss."""
+    from glmforge.data import load_examples
+    from glmforge.models import load_model, load_tokenizer
+
+    report, _ = compared(request_for(adapter, validation=[validation]))
+    model = load_model(base_dir)
+    examples = load_examples(validation, load_tokenizer(base_dir), max_length=2048).examples
+    nll, tokens = 0.0, 0
+    for example in examples:
+        ids = torch.tensor(example.input_ids[None].tolist())
+        labels = torch.tensor(example.labels[None].tolist())
+        count = int((labels[:, 1:] != -100).sum())
+        nll += model(input_ids=ids, labels=labels).loss.item() * count
+        tokens += count
+    assert report.base.loss == pytest.approx(nll / tokens, rel=1e-5)
+
+
+def test_references_are_used_as_asked(request_for, adapter):
+    report, _ = compared(request_for(adapter, references=False))
+    assert "rouge_l" not in report.base.tables["greedy"]
+    request = request_for(adapter, references=True)
+    request.prompts.write_text('{"prompt": "a"}\n', encoding="utf-8")
+    with pytest.raises(UsageError, match=r"no prompt of .* has a reference"):
+        compared(request)
+
+
+def test_one_stop_list_serves_every_model(request_for, whole_dir, tmp_path):
+    """Case E03: a generation config that stops at less counts for nothing, and is told."""
+    tuned = tmp_path / "less"
+    shutil.copytree(whole_dir, tuned)
+    path = tuned / "generation_config.json"
+    path.write_text(json.dumps({"eos_token_id": 2, "pad_token_id": 0}), encoding="utf-8")
+    report, notes = compared(request_for(tuned))
+    assert report.settings["stop ids"] == "2, 3006, 3008"
+    assert "eos_token_id lacks <|user|> (3006)" in notes[0]
+    assert report.notes == notes[:1]
+    path.write_text(json.dumps({"eos_token_id": 20002}), encoding="utf-8")
+    with pytest.raises(ModelError, match="different vocabularies"):
+        compared(request_for(tuned))
+
+
+def test_a_model_of_another_tokenizer_is_refused(request_for, whole_dir, tmp_path):
+    from glmforge.data import train_vocabulary
+
+    tuned = tmp_path / "other"
+    shutil.copytree(whole_dir, tuned)
+    train_vocabulary(["how much? one two three"] * 9, tmp_path / "v", 300)
+    shutil.copy(tmp_path / "v" / "tokenizer.model", tuned / "tokenizer.model")
+    (tuned / "generation_config.json").unlink()
+    with pytest.raises(UsageError, match="its tokenizer makes other ids of prompt 'p1'"):
+        compared(request_for(tuned))
+
+
+def test_ids_of_the_general_set_are_taken(request_for, adapter):
+    request = request_for(adapter, general=True)
+    request.prompts.write_text('{"prompt": "a", "id": "facts-zh-01"}\n', encoding="utf-8")
+    with pytest.raises(DataError, match="one of the general set's"):
+        compared(request)
+
+
+def test_a_base_without_weights_is_the_random_start_of_the_run(
+    request_for, base_dir, whole_dir, tmp_path
+):
+    """A run from scratch began from random weights of its seed: those are the base."""
+    from glmforge.models import load_config, new_model
+
+    start = tmp_path / "start"
+    shutil.copytree(base_dir, start)
+    (start / "model.safetensors").unlink()
+    run = tmp_path / "run"
+    shutil.copytree(whole_dir, run / "model")
+    settings = {
+        "model": {"model_name_or_path": str(start), "from_scratch": True},
+        "method": "full",
+        "data": {"train": str(tmp_path / "prompts.jsonl")},
+        "training": {"output_dir": str(run), "seed": 9},
+    }
+    (run / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    (run / "metrics.jsonl").touch()
+    request = request_for(run, base=start)
+    report, _ = compared(request)
+    assert "seed 9" in report.base.about
+    torch.manual_seed(9)
+    saved = tmp_path / "saved"
+    shutil.copytree(base_dir, saved)
+    new_model(load_config(start)).save_pretrained(saved)
+    wanted, _ = compared(dataclasses.replace(request, base=saved, kept_dir=tmp_path / "k2"))
+    assert report.base.answers == wanted.base.answers
