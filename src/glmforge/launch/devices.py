@@ -12,6 +12,8 @@ from glmforge.launch.gpus import visible_gpus
 
 GIB = 2**30
 _NAME_BYTES = 96
+_READ, _NVLINK = 0, 2
+"""nvml.h: NVML_P2P_CAPS_INDEX_READ and NVML_P2P_CAPS_INDEX_NVLINK."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,11 @@ def driver_version() -> tuple[str, str] | None:
 
 
 def link_matrix(devices: list[Device]) -> list[list[str]]:
-    """Return how each pair of cards is joined: "NV" with the number of links, or "PCIe"."""
+    """Return how each pair of cards is joined.
+
+    "NV": NVLink; "P2P": each reads the other's memory over PCIe; "host": all goes through the
+    machine's memory; "-": the card itself.
+    """
     nvml = _nvml()
     if nvml is None:
         return []
@@ -87,13 +93,21 @@ def link_matrix(devices: list[Device]) -> list[list[str]]:
     for one in handles:
         row = []
         for other in handles:
-            state = ctypes.c_int(0)
-            # nvml.h: NVML_P2P_CAPS_INDEX_NVLINK is 2, NVML_P2P_STATUS_OK is 0.
-            failed = nvml.nvmlDeviceGetP2PStatus(one, other, 2, ctypes.byref(state))
-            row.append("-" if one is other else "NV" if not failed and state.value == 0 else "PCIe")
+            if one is other:
+                row.append("-")
+            elif _has_path(nvml, one, other, _NVLINK):
+                row.append("NV")
+            else:
+                row.append("P2P" if _has_path(nvml, one, other, _READ) else "host")
         rows.append(row)
     nvml.nvmlShutdown()
     return rows
+
+
+def _has_path(nvml: Any, one: Any, other: Any, kind: int) -> bool:
+    state = ctypes.c_int(-1)
+    failed = nvml.nvmlDeviceGetP2PStatus(one, other, ctypes.c_int(kind), ctypes.byref(state))
+    return failed == 0 and state.value == 0  # NVML_P2P_STATUS_OK
 
 
 def _nvml() -> Any:

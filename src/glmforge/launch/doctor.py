@@ -20,6 +20,7 @@ from glmforge.launch.preflight import (
     lock_checks,
     machine_checks,
     passed,
+    toolkit_version,
     version_checks,
 )
 from glmforge.launch.selftest import all_reduce_check
@@ -46,6 +47,7 @@ def examine(config_path: Path | None, *, self_test: bool = True) -> list[Check]:
         *version_checks(),
         _torch_check(devices),
         compiler_check(offload=_offloads(config)),
+        _toolkit_check(offload=_offloads(config)),
         *_device_checks(devices),
         *machine_checks(directory, ranks),
         *lock_checks(os.environ),
@@ -147,18 +149,55 @@ def _device_checks(devices: list[Device]) -> Iterator[Check]:
     if len(devices) > 1:
         rows = link_matrix(devices)
         words = "; ".join(f"{d.index}: {' '.join(row)}" for d, row in zip(devices, rows))
-        joined = all(cell != "PCIe" for row in rows for cell in row)
-        verdict = passed("links", f"NVLink between all ({words})")
-        yield (
-            verdict
-            if joined
-            else Check(
-                name="links",
-                verdict="warn",
-                found=f"not all pairs have NVLink ({words})",
-                fix="LoRA under ZeRO-2 hardly communicates; avoid ZeRO-3 over PCIe",
-            )
+        yield _link_check({cell for row in rows for cell in row}, words)
+
+
+def _link_check(kinds: set[str], words: str) -> Check:
+    """Judge how the cards of a machine are joined."""
+    if kinds <= {"-", "NV"}:
+        return passed("links", f"NVLink between all ({words})")
+    if "host" in kinds:
+        return Check(
+            name="links",
+            verdict="warn",
+            found=f"some pairs cannot read each other's memory ({words})",
+            fix="NCCL goes through the host; in a virtual machine or container ask for peer access "
+            "(ACS off). LoRA under ZeRO-2 hardly communicates",
         )
+    return Check(
+        name="links",
+        verdict="warn",
+        found=f"not all pairs have NVLink ({words})",
+        fix="LoRA under ZeRO-2 hardly communicates; avoid ZeRO-3 over PCIe",
+    )
+
+
+def _toolkit_check(*, offload: bool) -> Check:
+    """Compare the CUDA toolkit (nvcc), which DeepSpeed's own operations are compiled with."""
+    import torch
+
+    name, built, found = "CUDA toolkit", torch.version.cuda, toolkit_version(os.environ)
+    if built is None:
+        return passed(name, "not needed: torch is for the CPU")
+    if not offload:
+        words = "none" if found is None else found
+        return passed(name, f"{words}; nothing of a run without offloading is compiled with it")
+    if found is None:
+        return Check(
+            name=name,
+            verdict="warn",
+            found="no nvcc: DeepSpeed may want it to compile its CPU Adam (offload_optimizer)",
+            fix=f"install the toolkit of CUDA {built} and set CUDA_HOME, or do without offloading",
+        )
+    if found.split(".")[0] != built.split(".")[0]:
+        return Check(
+            name=name,
+            verdict="fail",
+            found=f"nvcc is of CUDA {found}, torch is built for {built}: DeepSpeed refuses to "
+            "compile its CPU Adam (offload_optimizer)",
+            fix=f"install the toolkit of CUDA {built} and set CUDA_HOME to it",
+        )
+    return passed(name, f"{found}, torch is built for {built}")
 
 
 def _config_checks(config: RunConfig) -> Iterator[Check]:

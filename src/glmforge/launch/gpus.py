@@ -100,6 +100,12 @@ def place(nproc: int | None, gpus: str | None, visible: Sequence[str]) -> Placem
     return Placement(nproc=len(chosen), gpus=tuple(chosen))
 
 
+def devices_in_words(placement: Placement, visible: Sequence[str]) -> str:
+    """Return ", GPUs ..." with the driver's ids of the ranks' cards; empty without cards."""
+    chosen = placement.gpus if placement.gpus is not None else tuple(visible[: placement.nproc])
+    return f", GPUs {', '.join(chosen)}" if chosen else ""
+
+
 def _choose(gpus: str, visible: Sequence[str]) -> tuple[list[str], list[str]]:
     chosen: list[str] = []
     problems: list[str] = []

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from glmforge.distributed.env import World, torch_variables
 from glmforge.launch.failures import DIRECTORY, Report, read_reports
-from glmforge.launch.gpus import VISIBLE, Placement, place, visible_gpus
+from glmforge.launch.gpus import VISIBLE, Placement, devices_in_words, place, visible_gpus
 from glmforge.launch.link import Failure
 from glmforge.launch.outcome import conclude, first_failure, say
 from glmforge.launch.ports import LOCAL, check_meeting_point, free_port
@@ -53,12 +53,13 @@ def launch_local(
         LaunchError: before anything starts: GPUs, address or port do not fit.
         RankFailed: a rank died: which, of what, and what that means.
     """
-    placement = place(nproc, gpus, visible_gpus())
+    visible = visible_gpus()
+    placement = place(nproc, gpus, visible)
     address = master_addr or LOCAL
     port = master_port or free_port()
     if master_addr is not None or master_port is not None:
         check_meeting_point(address, port)
-    devices = f", GPUs {', '.join(placement.gpus)}" if placement.gpus else ""
+    devices = devices_in_words(placement, visible)
     say(f"launch: {placement.nproc} process(es){devices}, meeting at {address}:{port}")
     return run_ranks(program(argv), placement, address, port, record=record)
 

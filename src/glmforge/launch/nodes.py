@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glmforge.errors import LaunchError
-from glmforge.launch.gpus import place, visible_gpus
+from glmforge.launch.gpus import devices_in_words, place, visible_gpus
 from glmforge.launch.hostfile import find_this_host, read_hostfile
 from glmforge.launch.local import program, run_ranks
 from glmforge.launch.outcome import say
@@ -129,7 +129,8 @@ def run_node(
     command: Sequence[str], settings: NodeSettings, *, gpus: str | None, record: Path | None = None
 ) -> int:
     """Run a command as this machine's ranks; see `launch_nodes`."""
-    placement = place(settings.nproc, gpus, visible_gpus())
+    visible = visible_gpus()
+    placement = place(settings.nproc, gpus, visible)
     host = socket.gethostname()
     node = Node(
         node=settings.node,
@@ -142,7 +143,7 @@ def run_node(
     say(f"launch: node {node.node} of {node.num_nodes} ({host}) waits for all at {place_name}")
     part = meet(node, settings.address, settings.port, say)
     last = part.first_rank + placement.nproc - 1
-    devices = f", GPUs {', '.join(placement.gpus)}" if placement.gpus else ""
+    devices = devices_in_words(placement, visible)
     say(
         f"launch: node {node.node} of {node.num_nodes} ({host}): ranks {part.first_rank} to {last} "
         f"of {part.world_size}{devices}, meeting at {part.master_addr}:{part.master_port}"

@@ -11,6 +11,7 @@ import re
 import resource
 import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -199,6 +200,17 @@ def compiler_check(*, offload: bool) -> Check:
     )
 
 
+def toolkit_version(variables: Mapping[str, str]) -> str | None:
+    """Return the version of the CUDA compiler that would be used, such as 13.0; None without."""
+    home = variables.get("CUDA_HOME") or variables.get("CUDA_PATH")
+    found = shutil.which("nvcc", path=f"{home}/bin" if home else None)
+    if found is None:
+        return None
+    done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
+    release = re.search(r"release (\d+\.\d+)", done.stdout)
+    return release[1] if release else None
+
+
 def environment_checks(variables: Mapping[str, str]) -> Iterator[Check]:
     """Judge ports and the variables that launchers leave behind."""
     port = variables.get("MASTER_PORT", "")
@@ -225,6 +237,12 @@ def environment_checks(variables: Mapping[str, str]) -> Iterator[Check]:
             "no launcher" if world.launcher == "none" else f"{world.launcher}, rank {world.rank}"
         )
         yield passed("launcher's variables", words)
+    if "SLURM_JOB_ID" in variables and world_words(variables) == "none":
+        yield passed(
+            "Slurm",
+            f"job {variables['SLURM_JOB_ID']} on {variables.get('SLURM_JOB_NODELIST', '?')}: start "
+            "with srun, one task a GPU, or with --nproc on this machine",
+        )
     mpi = sorted(name for name in variables if name.startswith(("OMPI_COMM_WORLD", "PMI_")))
     if mpi and "RANK" not in variables and "SLURM_PROCID" not in variables:
         yield Check(
@@ -233,6 +251,14 @@ def environment_checks(variables: Mapping[str, str]) -> Iterator[Check]:
             found=f"{mpi[0]} and {len(mpi) - 1} more are set: mpirun is not read as a launcher",
             fix="start with glmforge train --nproc, torchrun, deepspeed or srun",
         )
+
+
+def world_words(variables: Mapping[str, str]) -> str:
+    """Name the launcher that these variables are of; "none" also where they are not whole."""
+    try:
+        return world_from(variables).launcher
+    except LaunchError:
+        return "none"
 
 
 def _is_taken(port: int) -> bool:

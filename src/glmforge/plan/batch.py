@@ -63,6 +63,8 @@ def check_total(total: int, sizes: BatchSizes) -> str | None:
     alone = sizes.micro_batch * sizes.accumulation
     if total % alone == 0:
         processes = f"start {total // alone} process(es)"
+        if sizes.world_size == 1:
+            processes += f" (one was started: --nproc {total // alone}, or a launcher)"
     else:
         processes = f"start a number of processes n with {alone} x n = {total} (none fits)"
     return (

@@ -173,18 +173,22 @@ def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
         if isinstance(value, bool) or not isinstance(value, int | float):
             problems.append(
                 f"deepspeed.{key} is {value!r} ({type(value).__name__}): a number is needed, "
-                "without quotes"
+                f"without quotes; here {sizes.sentence()}"
             )
         elif key != "gradient_clipping" and (value <= 0 or value != int(value)):
-            problems.append(f"deepspeed.{key} is {value}: a whole number above 0 is needed")
+            problems.append(
+                f"deepspeed.{key} is {value}: a whole number above 0 is needed; here "
+                f"{sizes.sentence()}"
+            )
         elif key == "train_batch_size":
             wrong = check_total(int(value), sizes)
             problems += [f"deepspeed.{wrong}"] if wrong else []
         elif value != expected[key][0]:
             ours, name = expected[key]
+            equation = "" if key == "gradient_clipping" else f" ({sizes.sentence()})"
             problems.append(
-                f"deepspeed.{key} is {value}, but {name} is {ours}: set it in one place "
-                f"(leave it out of deepspeed, or write {name}={value})"
+                f"deepspeed.{key} is {value}, but {name} is {ours}{equation}: set it in one "
+                f"place (leave it out of deepspeed, or write {name}={value})"
             )
     for key in _OPTIMIZER_KEYS:
         if key in user and not _is_automatic(user[key]):

@@ -102,6 +102,8 @@ def summary_lines(plan: Plan) -> list[str]:
         memory = f"no card: about {found.peak_gib:.1f} GiB of host memory a process ({terms})"
         memory += f" and {found.host_gib:.0f} GiB for the process itself"
         pace = "on the CPU: no speed is predicted"
+        if found.workload.precision == "bf16":
+            pace += ", and bf16 is for trying out only (many times slower than fp32 there)"
     return [
         f"plan: {found.workload.sentence()}, {found.workload.world_size} process(es)",
         f"plan: {memory}",

@@ -5,12 +5,13 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from glmforge.assets import asset_path
 from glmforge.cli.main import main
-from glmforge.launch import preflight, selftest
+from glmforge.launch import devices, doctor, preflight, selftest
 from glmforge.launch.doctor import examine
 from glmforge.launch.preflight import (
     compiler_check,
@@ -66,6 +67,98 @@ def test_offloading_without_a_compiler_fails(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(preflight.shutil, "which", lambda name: None)
     assert compiler_check(offload=True).verdict == "fail"
     assert compiler_check(offload=False).verdict == "warn"
+
+
+@pytest.mark.parametrize(
+    ("built", "nvcc", "offload", "verdict"),
+    [
+        (None, None, True, "pass"),
+        ("13.0", None, False, "pass"),
+        ("13.0", None, True, "warn"),
+        ("13.0", "12.4", True, "fail"),
+        ("13.0", "13.1", True, "pass"),
+    ],
+)
+def test_the_toolkit_matters_where_something_is_compiled_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+    built: str | None,
+    nvcc: str | None,
+    offload: bool,
+    verdict: str,
+) -> None:
+    """Offloading compiles DeepSpeed's CPU Adam, which wants the toolkit that torch is built for."""
+    monkeypatch.setattr("torch.version.cuda", built)
+    monkeypatch.setattr(doctor, "toolkit_version", lambda _: nvcc)
+    check = doctor._toolkit_check(offload=offload)
+    assert check.verdict == verdict
+    assert bool(check.fix) == (verdict != "pass")
+
+
+def test_the_toolkit_is_the_one_that_cuda_home_names(tmp_path: Path) -> None:
+    """As DeepSpeed and torch look for it."""
+    nvcc = tmp_path / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\n")
+    nvcc.chmod(0o755)
+    assert preflight.toolkit_version({"CUDA_HOME": str(tmp_path)}) == "12.4"
+    assert preflight.toolkit_version({"CUDA_HOME": str(tmp_path / "none")}) is None
+
+
+@pytest.mark.parametrize(
+    ("kinds", "verdict", "words"),
+    [
+        ({"-", "NV"}, "pass", "NVLink between all"),
+        ({"-", "NV", "P2P"}, "warn", "not all pairs have NVLink"),
+        ({"-", "host"}, "warn", "cannot read each other's memory"),
+    ],
+)
+def test_links_are_judged_by_the_slowest_pair(kinds: set[str], verdict: str, words: str) -> None:
+    """NVLink, peer access over PCIe, or the host's memory."""
+    check = doctor._link_check(kinds, "0: - NV")
+    assert (check.verdict, words in check.found) == (verdict, True)
+
+
+def test_the_matrix_names_each_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cards with NVLink, a third that only reads over PCIe, a fourth behind another bridge."""
+
+    class Driver:
+        def nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:
+            handle._obj.value = index.value + 1
+            return 0
+
+        def nvmlDeviceGetP2PStatus(self, one: Any, other: Any, kind: Any, state: Any) -> int:
+            pair = {one.value, other.value}
+            joined = pair == {1, 2} if kind.value == 2 else 4 not in pair
+            state._obj.value = 0 if joined else 1
+            return 0
+
+        def nvmlShutdown(self) -> int:
+            return 0
+
+    monkeypatch.setattr(devices, "_nvml", Driver)
+    cards = [
+        devices.Device(
+            index=index,
+            name="card",
+            total_bytes=1,
+            free_bytes=1,
+            capability=(9, 0),
+            uuid=f"GPU-{index}",
+        )
+        for index in range(4)
+    ]
+    assert devices.link_matrix(cards) == [
+        ["-", "NV", "P2P", "host"],
+        ["NV", "-", "P2P", "host"],
+        ["P2P", "P2P", "-", "host"],
+        ["host", "host", "host", "-"],
+    ]
+
+
+def test_a_slurm_job_is_named_with_how_to_start_in_it() -> None:
+    """An sbatch script or a salloc shell is no step of tasks."""
+    found = {c.name: c for c in environment_checks({"SLURM_JOB_ID": "7"})}
+    assert "start with srun" in found["Slurm"].found
 
 
 def test_half_of_a_launchers_variables_fail() -> None:

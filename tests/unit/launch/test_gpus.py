@@ -3,7 +3,7 @@
 import pytest
 
 from glmforge.errors import LaunchError
-from glmforge.launch.gpus import Placement, place, visible_from
+from glmforge.launch.gpus import Placement, devices_in_words, place, visible_from
 
 UUIDS = ["GPU-aaaa-1", "GPU-bbbb-2"]
 
@@ -65,6 +65,21 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(LaunchError, match=message):
         place(nproc, gpus, visible)
+
+
+@pytest.mark.parametrize(
+    ("placement", "visible", "words"),
+    [
+        (Placement(nproc=2, gpus=None), ["4", "5", "7"], ", GPUs 4, 5"),
+        (Placement(nproc=1, gpus=("7",)), ["4", "5", "7"], ", GPUs 7"),
+        (Placement(nproc=2, gpus=None), [], ""),
+    ],
+)
+def test_the_cards_are_printed_by_the_drivers_ids(
+    placement: Placement, visible: list[str], words: str
+) -> None:
+    """Also where only CUDA_VISIBLE_DEVICES chose them."""
+    assert devices_in_words(placement, visible) == words
 
 
 def test_every_wrong_gpu_is_named_at_once() -> None:

@@ -82,6 +82,18 @@ def test_a_killed_rank_is_named_with_its_signal_and_ends_the_others(impatient: N
     assert message.endswith("; the other ranks were ended")
 
 
+def test_the_last_twenty_lines_of_the_first_failing_rank_are_shown(impatient: None) -> None:
+    """Those of the rank that died, not of the others."""
+    talk = "for n in range(30): print('line', n, file=sys.stderr, flush=True)"
+    with pytest.raises(RankFailed) as caught:
+        ranks(WAIT, f"{talk}\nos.kill(os.getpid(), signal.SIGBUS)")
+    message = str(caught.value)
+    assert "died of signal 7 (SIGBUS)" in message
+    assert "/dev/shm is full" in message
+    shown = message.partition("Its last lines:\n")[2].splitlines()
+    assert shown == [f"  line {number}" for number in range(10, 30)]
+
+
 def test_the_promised_times_add_up_to_less_than_30_seconds() -> None:
     assert watch.ALONE_SECONDS + watch.TERM_SECONDS + watch.KILL_SECONDS < 30
 

@@ -41,9 +41,10 @@ def test_the_batch_equation_of_the_collected_cases(shared: Path) -> None:
             assert "auto" not in json.dumps(written)
             continue
         said = "\n".join(problems_of(user, **sizes))
+        assert f"{world} process(es) = {sizes['micro'] * sizes['accumulation'] * world}" in said
         if case["n"] == 1:
             assert "= 2." in said
-            assert "start 4 process(es)" in said
+            assert "start 4 process(es) (one was started: --nproc 4, or a launcher)" in said
         if case["n"] == 3:
             assert "60 (5 steps) or 72 (6 steps)" in said
         if case["n"] == 6:

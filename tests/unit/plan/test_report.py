@@ -223,6 +223,12 @@ def test_a_run_on_the_cpu_is_told_no_card_and_no_speed() -> None:
     assert "on the CPU: no speed is predicted" in lines[3]
 
 
+def test_bf16_without_a_card_is_said_to_be_for_trying_out() -> None:
+    """S03 6."""
+    lines = summary_lines(plan_for_run(config(), ChatGLM2Config(), world_size=1))
+    assert "bf16 is for trying out only" in lines[3]
+
+
 def test_what_is_faster_is_named_with_its_settings() -> None:
     """Checkpointing that is not needed on a large card."""
     found = plan_for_run(
