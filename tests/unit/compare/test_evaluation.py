@@ -1,0 +1,161 @@
+"""`glmforge evaluate`: the loss of training, scored answers, stop ids, the optional harness."""
+
+import importlib
+import json
+import math
+import shutil
+import sys
+
+import pytest
+import torch
+
+from glmforge.adapters import LoraSettings, add_lora
+from glmforge.assets import asset_path
+from glmforge.compare.evaluation import evaluate_model
+from glmforge.compare.harness import check_harness, run_tasks
+from glmforge.data import encode_conversation
+from glmforge.errors import ModelError, UsageError
+from glmforge.export import export
+from glmforge.models import load_config, load_model, load_tokenizer, new_model
+from glmforge.models.configuration import ChatGLMConfig
+
+DIALOGUES = [("你好", "您好！"), ("订单在哪里？", "在路上。"), ("谢谢", "不客气。")]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("evaluate") / "base"
+    keys = load_config(asset_path("demo/model")).to_diff_dict() | {
+        "num_layers": 2,
+        "hidden_size": 64,
+        "kv_channels": 16,
+        "num_attention_heads": 4,
+        "ffn_hidden_size": 96,
+    }
+    torch.manual_seed(0)
+    new_model(ChatGLMConfig.from_dict(keys)).save_pretrained(directory)
+    load_tokenizer(asset_path("demo/model")).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("evaluate") / "held.jsonl"
+    rows = [
+        {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]}
+        for q, a in DIALOGUES
+    ]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_the_loss_is_the_mean_over_all_trained_tokens(base, data):
+    """Against transformers' usual loss, dialogue by dialogue, summed by hand."""
+    report = evaluate_model(base, [data], num_prompts=0)
+    model, tokenizer = load_model(base), load_tokenizer(base)
+    nll, tokens = 0.0, 0
+    for question, answer in DIALOGUES:
+        messages = [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+        ]
+        ids, labels = encode_conversation(messages, tokenizer)
+        trained = sum(label != -100 for label in labels)
+        with torch.no_grad():
+            loss = model(input_ids=torch.tensor([ids]), labels=torch.tensor([labels])).loss
+        nll += float(loss) * trained
+        tokens += trained
+    assert report.tokens == tokens
+    assert report.loss == pytest.approx(nll / tokens, rel=1e-6)
+    assert f"perplexity {math.exp(report.loss):.2f}" in report.lines()[1]
+    assert report.stopped_share is None
+
+
+def test_answers_are_scored_against_the_files_references(base, data):
+    """Random weights: nothing is right, and it is said how answers ended."""
+    report = evaluate_model(base, [data], max_new_tokens=3, num_prompts=2, batch_size=2)
+    assert report.answers == 2
+    assert report.exact_match == 0.0
+    assert report.bleu_4 is not None
+    assert "cut by length" in report.lines()[2]
+
+
+def test_an_adapter_is_measured_on_its_base(base, data, tmp_path):
+    """The same numbers as its merged export."""
+    settings = LoraSettings(
+        r=2, lora_alpha=4, lora_dropout=0.0, target_modules=("query_key_value",)
+    )
+    wrapped = add_lora(load_model(base), settings)
+    for name, parameter in wrapped.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    wrapped.save_pretrained(tmp_path / "adapter")
+    export(tmp_path / "adapter", tmp_path / "merged", merge=True)
+    loss = {
+        name: evaluate_model(path, [data], num_prompts=0).loss
+        for name, path in (
+            ("base", base),
+            ("adapter", tmp_path / "adapter"),
+            ("merged", tmp_path / "merged"),
+        )
+    }
+    assert loss["adapter"] == pytest.approx(loss["merged"], rel=1e-5)
+    assert loss["adapter"] != pytest.approx(loss["base"], rel=1e-3)
+
+
+def test_stop_ids_of_another_vocabulary_are_refused(base, data, tmp_path):
+    """Before weights are read (case E03, 5); missing turn tokens are a note (2 to 4)."""
+    wrong = shutil.copytree(base, tmp_path / "wrong")
+    (wrong / "generation_config.json").write_text(json.dumps({"eos_token_id": 20002}))
+    (wrong / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="20002, but this tokenizer's answers end at"):
+        evaluate_model(wrong, [data])
+    short = shutil.copytree(base, tmp_path / "short")
+    (short / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
+    report = evaluate_model(short, [data], num_prompts=0)
+    assert "<|user|>" in report.notes[0]
+
+
+def test_the_harness_is_asked_for_by_name(base):
+    """Before anything is read, with the command that installs it."""
+    if importlib.util.find_spec("lm_eval") is not None:
+        pytest.skip("lm-evaluation-harness is installed here")
+    with pytest.raises(UsageError, match=r"--tasks ceval: needs .*pip install 'lm-eval\[hf\]'"):
+        evaluate_model(base, [], tasks=["ceval"])
+
+
+FAKE = """
+def simple_evaluate(model, tasks, num_fewshot, limit):
+    if "unknown" in tasks:
+        raise KeyError("unknown")
+    results = {task: {"alias": task, "acc,none": 0.25, "acc_stderr,none": "N/A"} for task in tasks}
+    results["asked"] = {"fewshot": num_fewshot, "limit": limit, "batch": model.batch_size}
+    return {"results": results}
+"""
+FAKE_MODEL = """
+class HFLM:
+    def __init__(self, pretrained, tokenizer, batch_size):
+        assert not hasattr(pretrained, "get_base_model")
+        self.batch_size = batch_size
+"""
+
+
+def test_what_the_harness_finds_is_reported(base, tmp_path, monkeypatch):
+    """A stand-in of the package: what it is given, and what of its answer is kept."""
+    package = tmp_path / "lm_eval"
+    (package / "models").mkdir(parents=True)
+    (package / "__init__.py").write_text(FAKE)
+    (package / "models" / "__init__.py").write_text("")
+    (package / "models" / "huggingface.py").write_text(FAKE_MODEL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.split(".")[0] == "lm_eval"]:
+        monkeypatch.delitem(sys.modules, name)
+    check_harness(["ceval"])
+    model, tokenizer = load_model(base), load_tokenizer(base)
+    found = run_tasks(model, tokenizer, ["ceval"], 2, 5, 10)
+    assert found == {"ceval": {"acc": 0.25}, "asked": {"fewshot": 5.0, "limit": 10.0, "batch": 2.0}}
+    with pytest.raises(UsageError, match="does not know 'unknown'"):
+        run_tasks(model, tokenizer, ["unknown"], 2, None, None)
+    for name in [name for name in sys.modules if name.split(".")[0] == "lm_eval"]:
+        monkeypatch.delitem(sys.modules, name)
