@@ -7,7 +7,7 @@ ranks that the config asks for, after checking everything that can be checked wi
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -79,6 +79,21 @@ Preflight = Annotated[
         "measured memory; nothing is written.",
     ),
 ]
+AllowChanges = Annotated[
+    bool,
+    typer.Option(
+        "--allow-changes",
+        help="With --resume: go on although settings, data or base model have changed; shows and "
+        "records what.",
+    ),
+]
+InitFrom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Begin a new run with the weights of a run, checkpoint, adapter or model.",
+    ),
+]
 IgnorePlan = Annotated[
     bool, typer.Option("--ignore-plan", help="Start although the plan says that it does not fit.")
 ]
@@ -109,6 +124,8 @@ def train(
     hostfile: Hostfile = None,
     slurm: Slurm = False,
     resume: Resume = None,
+    allow_changes: AllowChanges = False,
+    init_from: InitFrom = None,
     preflight: Preflight = False,
     ignore_plan: IgnorePlan = False,
     as_json: AsJson = False,
@@ -131,9 +148,8 @@ def train(
     _refuse_launch_settings(run, world)
     launch = run.launch
     argv = ["train", str(config), *settings]
-    switches = {"--json": as_json, "--preflight": preflight, "--ignore-plan": ignore_plan}
-    argv += [name for name, wanted in switches.items() if wanted]
-    argv += ["--resume", resume] if resume is not None else []
+    start = Start(resume, allow_changes, init_from, ignore_plan)
+    argv += start.options() + ["--json"] * as_json + ["--preflight"] * preflight
     machines = MachineOptions(nnodes, node_rank, rdzv, hostfile, slurm)
     if (status := leave_for_machines(machines, run, argv, world)) is not None:
         raise typer.Exit(status)
@@ -149,20 +165,53 @@ def train(
             record=None if preflight else Path(run.training.output_dir),
         )
         raise typer.Exit(code)
-    result = _run_here(run, resume, preflight=preflight, ignore_plan=ignore_plan)
+    result = _run_here(run, start, preflight=preflight)
     if as_json and world.rank == 0:
         print_json(result)
 
 
-def _run_here(run: RunConfig, resume: str | None, *, preflight: bool, ignore_plan: bool) -> object:
+class Start(NamedTuple):
+    """How the run begins: its options on the command line, and in Python."""
+
+    resume: str | None
+    allow_changes: bool
+    init_from: str | None
+    ignore_plan: bool
+
+    def options(self) -> list[str]:
+        """Return them as a rank's command has them.
+
+        Raises:
+            UsageError: they contradict each other.
+        """
+        if self.resume is not None and self.init_from is not None:
+            raise UsageError(
+                "--resume goes on with a run, --init-from begins a new one with another's weights: "
+                "give one of them"
+            )
+        if self.allow_changes and self.resume is None:
+            raise UsageError("--allow-changes belongs to --resume: a new run has nothing to keep")
+        words = {"--resume": self.resume, "--init-from": self.init_from}
+        found = [part for name, value in words.items() if value for part in (name, value)]
+        switches = {"--allow-changes": self.allow_changes, "--ignore-plan": self.ignore_plan}
+        return found + [name for name, wanted in switches.items() if wanted]
+
+
+def _run_here(run: RunConfig, start: Start, *, preflight: bool) -> object:
     """Train, or only try, as a rank in this process."""
     if preflight:
         from glmforge.train.preflight import preflight as run_preflight
 
-        return run_preflight(run, resume, ignore_plan=ignore_plan)
+        return run_preflight(run, start.resume, ignore_plan=start.ignore_plan)
     from glmforge.train import train as run_train
 
-    return run_train(run, resume, ignore_plan=ignore_plan)
+    return run_train(
+        run,
+        start.resume,
+        ignore_plan=start.ignore_plan,
+        allow_changes=start.allow_changes,
+        init_from=start.init_from,
+    )
 
 
 def _as_settings(given: Mapping[str, object], overrides: Sequence[str]) -> list[str]:

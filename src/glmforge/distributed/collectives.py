@@ -91,6 +91,11 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
 
+    def share(self, tensor: torch.Tensor) -> None:
+        """Overwrite `tensor` with rank 0's, on every rank."""
+        if self.world_size > 1:
+            dist.broadcast(tensor, src=0)
+
 
 def pick_device(world: World) -> torch.device:
     """Return this rank's device: its own CUDA device where there is one, else the CPU.

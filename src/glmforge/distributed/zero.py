@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from glmforge.distributed.collectives import Ranks
+
 
 @contextmanager
 def deepspeed_running() -> Iterator[None]:
@@ -87,6 +89,20 @@ def assign_partitioned(parameter: nn.Parameter, stored: torch.Tensor) -> None:
     with whole([parameter], writer=0), torch.no_grad():
         assert parameter.shape == stored.shape
         parameter.copy_(stored)
+
+
+def assign_from_main(parameter: nn.Parameter, stored: torch.Tensor | None, ranks: Ranks) -> None:
+    """Write rank 0's whole tensor into a parameter, partitioned or not, on every rank.
+
+    A collective: every rank names the same parameter; only rank 0 needs `stored`.
+    """
+    is_partitioned = hasattr(parameter, "ds_id")
+    with whole([parameter], writer=0), torch.no_grad():
+        if ranks.is_main:
+            assert stored is not None
+            parameter.copy_(stored)
+    if not is_partitioned:
+        ranks.share(parameter.data)
 
 
 @contextmanager

@@ -19,6 +19,8 @@ def train(
     resume: str | None = None,
     *,
     ignore_plan: bool = False,
+    allow_changes: bool = False,
+    init_from: str | None = None,
 ) -> "RunResult":
     """Train as `config` says, in this process (world size 1, or the launcher's).
 
@@ -26,6 +28,8 @@ def train(
         config: a RunConfig, a dict of its sections, or the path of a YAML file.
         resume: a run directory to go on with, "auto" for the config's own, or None.
         ignore_plan: start although the plan says that it does not fit.
+        allow_changes: go on with a run although settings, data or base are no longer as they were.
+        init_from: a run, checkpoint, adapter or model whose weights a new run starts from.
 
     Returns:
         Where the run lives, its last step, and its best evaluation.
@@ -38,7 +42,13 @@ def train(
     """
     from glmforge.train.run import train as run_train
 
-    return run_train(config, resume, ignore_plan=ignore_plan)
+    return run_train(
+        config,
+        resume,
+        ignore_plan=ignore_plan,
+        allow_changes=allow_changes,
+        init_from=init_from,
+    )
 
 
 class _CallablePackage(ModuleType):
@@ -50,8 +60,16 @@ class _CallablePackage(ModuleType):
         resume: str | None = None,
         *,
         ignore_plan: bool = False,
+        allow_changes: bool = False,
+        init_from: str | None = None,
     ) -> "RunResult":
-        return train(config, resume, ignore_plan=ignore_plan)
+        return train(
+            config,
+            resume,
+            ignore_plan=ignore_plan,
+            allow_changes=allow_changes,
+            init_from=init_from,
+        )
 
 
 sys.modules[__name__].__class__ = _CallablePackage

@@ -1,6 +1,6 @@
 """Checkpoints that are whole or absent: write aside, check, rename, name it `latest`.
 
-Layout of ``checkpoints/step-000500/`` (format version 1)::
+Layout of ``checkpoints/step-000500/`` (format version 2)::
 
     manifest.json        written last: version, step, world size, files with size and sha256
     global_step500/      DeepSpeed's shards (LoRA: without the frozen base)
@@ -16,7 +16,7 @@ Layout of ``checkpoints/step-000500/`` (format version 1)::
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,11 @@ import torch
 from glmforge.data.prepared import sha256_of
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import CheckpointError
-from glmforge.export.manifest import FORMAT_VERSION, MANIFEST, verify
+from glmforge.export.manifest import FORMAT_VERSION, MANIFEST, seal_of, verify
 from glmforge.train.state import Progress, rank_state
+
+_UNFINISHED = ".tmp-"
+_GONE = ".gone-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +38,11 @@ class Found:
     """What a search for something to resume came to."""
 
     path: Path
+    manifest: Mapping[str, Any]
     skipped: tuple[str, ...]
-    """One sentence for each newer directory that was passed over."""
+    """One sentence for each directory that was passed over."""
+    damaged: tuple[str, ...] = ()
+    """Names of newer checkpoints that are not whole."""
 
 
 def name_of(step: int) -> str:
@@ -72,8 +78,8 @@ def save_checkpoint(
         The finished directory; one that is complete already is left alone.
     """
     final = directory / name_of(progress.step)
-    temporary = directory / f".tmp-{final.name}"
-    if ranks.agree((final / MANIFEST).exists() if ranks.is_main else None):
+    temporary = directory / f"{_UNFINISHED}{final.name}"
+    if ranks.agree(is_whole(final) if ranks.is_main else None):
         return final
     if ranks.is_main:
         for leftover in (temporary, final):
@@ -113,6 +119,7 @@ def _commit(temporary: Path, final: Path, step: int, ranks: Ranks) -> None:
         "world_size": ranks.world_size,
         "files": {name: files[name] for name in names},
     }
+    manifest["seal"] = seal_of(manifest)
     path = temporary / MANIFEST
     path.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     _flush(path)
@@ -148,41 +155,105 @@ def write_pointer(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def rotate(directory: Path, *, keep_last: int) -> list[str]:
+def rotate(directory: Path, *, keep_last: int, best_step: int | None = None) -> list[str]:
     """Delete all complete checkpoints but the newest `keep_last` and the best; return their names.
 
-    The only place that deletes checkpoints. A directory loses its manifest first, so that an
-    interrupted deletion leaves nothing that looks whole.
+    The only place that deletes checkpoints. A directory is renamed first, so that an interrupted
+    deletion leaves nothing that looks like a checkpoint; `sweep` ends such deletions.
     """
     names = sorted(
         (p.parent.name for p in directory.glob(f"step-*/{MANIFEST}")), key=step_of, reverse=True
     )
-    best = directory / "best"
     kept = set(names[:keep_last])
-    if best.exists():
-        kept.add(best.read_text(encoding="utf-8").strip())
+    if best_step is not None:
+        kept.add(name_of(best_step))
     gone = [name for name in names if name not in kept]
     for name in gone:
-        (directory / name / MANIFEST).unlink()
-        shutil.rmtree(directory / name)
+        (directory / name).rename(directory / f"{_GONE}{name}")
+    sweep(directory, saves=False)
     return gone
 
 
+def sweep(directory: Path, *, saves: bool) -> None:
+    """Remove what an interrupted deletion left and, with `saves`, what an interrupted save did."""
+    for left in directory.glob(".*-step-*"):
+        if left.name.startswith(_GONE) or (saves and left.name.startswith(_UNFINISHED)):
+            shutil.rmtree(left)
+
+
+def set_aside(directory: Path, damaged: Sequence[str]) -> list[str]:
+    """Rename damaged checkpoints, so that they are neither counted nor in the way; none is deleted.
+
+    Returns:
+        A sentence for each of them.
+    """
+    said = []
+    for name in damaged:
+        aside, number = directory / f"damaged-{name}", 1
+        while aside.exists():
+            number += 1
+            aside = directory / f"damaged-{name}-{number}"
+        (directory / name).rename(aside)
+        said.append(f"{name} is set aside as {aside.name}: delete it when you have looked at it")
+    return said
+
+
+def is_whole(path: Path) -> bool:
+    """Say whether a checkpoint is there and passes `check`."""
+    try:
+        check(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def check(path: Path) -> dict[str, Any]:
+    """Verify a checkpoint of a run, its name too, and return its manifest.
+
+    Raises:
+        CheckpointError: it is not whole, or not the one that its name says.
+    """
+    manifest = verify(path)
+    if path.name != name_of(manifest["step"]):
+        raise CheckpointError(
+            f"{path}: renamed: it is the checkpoint of step {manifest['step']}; call it "
+            f"{name_of(manifest['step'])} to go on from it"
+        )
+    return manifest
+
+
 def newest_complete(directory: Path) -> Found:
-    """Return the newest checkpoint under `directory` that passes `verify`.
+    """Return the newest checkpoint under `directory` that passes `check`.
 
     Raises:
         CheckpointError: none does; says what each one lacks.
     """
-    names = [p.name for p in directory.glob("step-*") if p.name.removeprefix("step-").isdigit()]
-    skipped: list[str] = []
-    for name in sorted(names, key=step_of, reverse=True):
+    numbered = [p.name for p in directory.glob("step-*") if p.name.removeprefix("step-").isdigit()]
+    others = [
+        p.parent.name
+        for p in sorted(directory.glob(f"*/{MANIFEST}"))
+        if p.parent.name not in numbered and not p.parent.name.startswith((".", "damaged-"))
+    ]
+    skipped = [
+        f"passed over {p.name.removeprefix(_UNFINISHED)}: its save never ended"
+        for p in sorted(directory.glob(f"{_UNFINISHED}step-*"))
+    ]
+    damaged: list[str] = []
+    for name in others:
+        skipped.append(f"passed over {name}: {_problems(directory / name)}")
+    for name in sorted(numbered, key=step_of, reverse=True):
         try:
-            verify(directory / name)
+            manifest = check(directory / name)
         except CheckpointError as error:
             skipped.append(f"passed over {name}: {'; '.join(error.problems)}")
+            damaged.append(name)
             continue
-        return Found(path=directory / name, skipped=tuple(skipped))
+        return Found(
+            path=directory / name,
+            manifest=manifest,
+            skipped=tuple(skipped),
+            damaged=tuple(damaged),
+        )
     raise CheckpointError(
         [
             f"{directory}: no complete checkpoint to resume from; to start anew, give another "
@@ -190,3 +261,11 @@ def newest_complete(directory: Path) -> Found:
             *skipped,
         ]
     )
+
+
+def _problems(path: Path) -> str:
+    try:
+        check(path)
+    except CheckpointError as error:
+        return "; ".join(error.problems)
+    return "not named as a checkpoint"

@@ -19,9 +19,9 @@ import torch
 from glmforge.config.paths import holds_run
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import CheckpointError
-from glmforge.plan.batch import BatchSizes
-from glmforge.train.checkpoint import MANIFEST, newest_complete
+from glmforge.train.checkpoint import newest_complete, set_aside, sweep
 from glmforge.train.engine import own_optimizer_settings
+from glmforge.train.resume_target import check_target
 from glmforge.train.rundir import check_free
 from glmforge.train.state import Progress, restore_rank_state, seed_everything
 
@@ -34,10 +34,18 @@ class Start:
     step: int
     world_size: int
     """Processes that wrote it."""
+    skipped: tuple[str, ...] = ()
+    """One sentence for each checkpoint that was passed over."""
+    damaged: tuple[str, ...] = ()
+    """Names of newer checkpoints that are not whole."""
 
     def is_elastic(self, ranks: Ranks) -> bool:
         """Whether it was written by another number of processes."""
         return self.world_size != ranks.world_size
+
+    def engine_keys(self, ranks: Ranks) -> dict[str, Any]:
+        """What the engine's config needs besides, to load it."""
+        return {"checkpoint": {"load_universal": True}} if self.is_elastic(ranks) else {}
 
 
 def is_resuming(directory: Path, resume: str | None) -> bool:
@@ -56,59 +64,39 @@ def is_resuming(directory: Path, resume: str | None) -> bool:
         return False
     if resume == "auto" and not holds_run(directory):
         return False
-    named = directory if resume == "auto" else Path(resume)
-    if named.resolve() != directory.resolve():
-        raise CheckpointError(
-            f"--resume {resume}: the config's training.output_dir is {directory}; a run goes on in "
-            f"its own directory: write training.output_dir={resume}"
-        )
-    if not holds_run(named):
-        raise CheckpointError(f"--resume {resume}: no run in {named.resolve()}")
+    if resume != "auto":
+        check_target(Path(resume), directory)
     checkpoints = directory / "checkpoints"
     return (checkpoints / "latest").exists() or any(checkpoints.glob("step-*"))
 
 
-def find_start(directory: Path, sizes: BatchSizes, ranks: Ranks, say: Any) -> Start:
+def find_start(directory: Path, ranks: Ranks) -> Start:
     """Return the newest whole checkpoint of a run; rank 0 looks and verifies for all.
 
     Raises:
-        CheckpointError: there is none, or this run's global batch is another than the run's.
+        CheckpointError: there is none.
     """
 
-    def look() -> tuple[Start, tuple[str, ...]]:
+    def look() -> Start:
         found = newest_complete(directory / "checkpoints")
-        manifest = json.loads((found.path / MANIFEST).read_text(encoding="utf-8"))
-        start = Start(path=found.path, step=manifest["step"], world_size=manifest["world_size"])
-        _check_global_batch(directory, sizes, start)
-        return start, found.skipped
-
-    start, skipped = ranks.on_main(look)
-    for line in skipped:
-        say(line)
-    return start
-
-
-def _check_global_batch(directory: Path, sizes: BatchSizes, start: Start) -> None:
-    """The data order is a function of the global batch: it may not change."""
-    written = json.loads((directory / "deepspeed.json").read_text(encoding="utf-8"))
-    before = written["train_batch_size"]
-    if before == sizes.global_batch:
-        return
-    per_step = sizes.micro_batch * sizes.world_size
-    if before % per_step == 0:
-        remedy = f"write training.gradient_accumulation_steps={before // per_step}"
-    else:
-        fitting = [n for n in range(1, before + 1) if before % (n * sizes.world_size) == 0]
-        remedy = (
-            f"with {sizes.world_size} process(es) use training.per_device_train_batch_size of "
-            f"{', '.join(map(str, fitting))}"
-            if fitting
-            else f"{sizes.world_size} process(es) cannot share {before} rows: use another number"
+        return Start(
+            path=found.path,
+            step=found.manifest["step"],
+            world_size=found.manifest["world_size"],
+            skipped=found.skipped,
+            damaged=found.damaged,
         )
-    raise CheckpointError(
-        f"{start.path}: the run takes {before} rows a step (written by {start.world_size} "
-        f"process(es)), but {sizes.sentence()}: the order of the data would change; {remedy}"
-    )
+
+    return ranks.on_main(look)
+
+
+def clear_way(start: Start, ranks: Ranks, say: Any) -> None:
+    """Set damaged newer checkpoints aside and remove half-made ones; the run will go on."""
+    if ranks.is_main:
+        for line in (*start.skipped, *set_aside(start.path.parent, start.damaged)):
+            say(line)
+        sweep(start.path.parent, saves=True)
+    ranks.barrier()
 
 
 def load_start(

@@ -17,20 +17,30 @@ from glmforge.config.paths import holds_run
 from glmforge.distributed.collectives import Ranks, process_group
 from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
-from glmforge.errors import Stopped, TrainingError
+from glmforge.errors import Stopped, TrainingError, UsageError
 from glmforge.train import rundir
+from glmforge.train.changes import changed_settings, check_changes
 from glmforge.train.deterministic import deterministic_kernels
 from glmforge.train.disk import check_before_run, checkpoint_bytes
 from glmforge.train.engine import OptimizerSettings, build_engine
+from glmforge.train.going_on import find_resumption, manifest_of, resume_into
+from glmforge.train.heartbeat import beating
+from glmforge.train.init_from import Weights, note_weights, starting_model, wanted_weights
 from glmforge.train.loop import train_loop
 from glmforge.train.memory_plan import plan_start
 from glmforge.train.metrics import open_recorder
+from glmforge.train.out_of_memory import out_of_memory_explained
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
-from glmforge.train.prepare import RunPlan, plan_run, prepare_model
-from glmforge.train.resume import find_start, is_resuming, load_start
+from glmforge.train.prepare import RunPlan, plan_run
+from glmforge.train.resume import is_resuming
 from glmforge.train.session import Session
 from glmforge.train.signals import SignalFlag, watch_signals
 from glmforge.train.state import Progress, seed_everything
+
+RESUME_OR_INIT = (
+    "--resume and --init-from are different starts: --resume goes on with a run (its optimizer, "
+    "its place in the data), --init-from begins a new one with another's weights: give one of them"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +55,17 @@ class RunResult:
     best_step: int | None
     best_eval_loss: float | None
     """Lowest validation loss, nats per trained token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What the user chose beside the config."""
+
+    resuming: bool
+    """Whether the run goes on: settled from `resume` and what its directory holds."""
+    ignore_plan: bool
+    allow_changes: bool
+    init_from: str | None
 
 
 def as_config(
@@ -67,13 +88,17 @@ def train(
     resume: str | None = None,
     *,
     ignore_plan: bool = False,
+    allow_changes: bool = False,
+    init_from: str | None = None,
 ) -> RunResult:
     """Train as `config` says, in this process; see ``glmforge.train``."""
     settings = as_config(config, resume)
     world = read_world()
     directory = Path(settings.training.output_dir)
+    if resume is not None and init_from is not None:
+        raise UsageError(RESUME_OR_INIT)
     resuming = is_resuming(directory, resume)
-    ended = _already_complete(settings, directory) if resume is not None else None
+    ended = _already_complete(settings, directory, allow_changes) if resume is not None else None
     if ended is not None:
         if world.rank == 0:
             print(
@@ -86,15 +111,24 @@ def train(
         deterministic_kernels(settings.training.deterministic),
         process_group(world) as ranks,
         deepspeed_running(),
-        watch_signals() as signals,
+        watch_signals(announce=world.launcher == "none") as signals,
     ):
-        session = _prepare(
-            settings, directory, ranks, signals, resuming=resuming, ignore_plan=ignore_plan
+        choices = Choices(
+            resuming=resuming,
+            ignore_plan=ignore_plan,
+            allow_changes=allow_changes,
+            init_from=init_from,
         )
+        with out_of_memory_explained(settings, ranks):
+            session = _prepare(settings, directory, ranks, signals, choices)
         try:
-            session.begin()
-            train_loop(session)
-            return _finish(session)
+            with (
+                out_of_memory_explained(settings, ranks, session),
+                beating(directory, ranks, session.position),
+            ):
+                session.begin()
+                train_loop(session)
+                return _finish(session)
         except (Stopped, TrainingError) as error:
             _note_end(session, error)
             raise
@@ -117,11 +151,14 @@ def _note_end(session: Session, error: Stopped | TrainingError) -> None:
         )
 
 
-def _already_complete(config: RunConfig, directory: Path) -> RunResult | None:
+def _already_complete(config: RunConfig, directory: Path, allow_changes: bool) -> RunResult | None:
     final = rundir.read_final(directory)
     if final is None or final["status"] != "complete":
         return None
-    rundir.check_same_settings(directory, config)
+    changes = changed_settings(directory, config)
+    if changes and allow_changes:
+        return None  # more steps, perhaps: known once the data is read
+    check_changes(directory, changes, allowed=False)
     return RunResult(
         output_dir=directory,
         weights_dir=directory / ("adapter" if config.trains_adapter else "model"),
@@ -137,39 +174,32 @@ def _prepare(
     directory: Path,
     ranks: Ranks,
     signals: SignalFlag,
-    *,
-    resuming: bool,
-    ignore_plan: bool,
+    choices: Choices,
 ) -> Session:
     """Build everything a run needs; see the module's promise on the order."""
     say = sayer(ranks)
     training = config.training
     seed_everything(training.seed)
-    if not resuming and holds_run(directory):
+    if not choices.resuming and holds_run(directory):
         say(f"{directory}: the run ended before its first checkpoint; it begins again")
     planned = plan_run(config, ranks, say)
-    manifest = rundir.data_manifest(planned.data.files, planned.data.examples())
-    engine_config = planned.engine_config
-    start = None
-    if resuming:
-        rundir.check_same_run(directory, config, manifest)
-        start = find_start(directory, planned.sizes, ranks, say)
-        if start.is_elastic(ranks):
-            engine_config = engine_config | {"checkpoint": {"load_universal": True}}
-    memory_plan = plan_start(config, planned, ranks, say, ignore_plan=ignore_plan)
-    model = prepare_model(
-        config, planned.model, planned.precision, ranks, say, planned.engine_config
-    )
+    manifest = manifest_of(config, planned, ranks)
+    engine_config, found = planned.engine_config, None
+    if choices.resuming:
+        found = find_resumption(
+            config, directory, planned, manifest, ranks, allow_changes=choices.allow_changes
+        )
+        engine_config = engine_config | found.start.engine_keys(ranks)
+    memory_plan = plan_start(config, planned, ranks, say, ignore_plan=choices.ignore_plan)
+    weights = None if found else wanted_weights(choices.init_from, config, planned.model, ranks)
+    model = starting_model(config, planned, ranks, say, weights)
     checkpoint_size = _check_disk(config, directory, model, ranks, say)
     engine = build_engine(model, engine_config, optimizer_settings(config))
-    if start is not None:
-        progress = load_start(
-            engine, start, ranks, exclude_frozen=config.trains_adapter, seed=training.seed
-        )
-        say(f"resumed {start.path} after step {progress.step}")
+    if found is not None:
+        progress = resume_into(engine, found, config, directory, planned, manifest, ranks, say)
     else:
-        progress = _begin(config, directory, planned, manifest, ranks, say)
-    begun = progress.step if start is not None else None
+        progress = _begin(config, directory, planned, manifest, weights, ranks, say)
+    begun = progress.step if found is not None else None
     recorder = open_recorder(config, directory, ranks, planned.total_steps, start=begun, say=say)
     return Session(
         config=config,
@@ -209,6 +239,7 @@ def _begin(
     directory: Path,
     planned: RunPlan,
     manifest: Mapping[str, Any],
+    weights: Weights | None,
     ranks: Ranks,
     say: Any,
 ) -> Progress:
@@ -220,6 +251,7 @@ def _begin(
             deepspeed_config=planned.engine_config,
             manifest=manifest,
         )
+        note_weights(directory, weights)
         planned.data.write_skipped(directory, say)
     seed_everything(config.training.seed + ranks.rank)  # dropout differs from rank to rank
     return Progress()

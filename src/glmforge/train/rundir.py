@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glmforge.config import RunConfig, load_config_file
 from glmforge.config.paths import holds_run
 from glmforge.data import Example
 from glmforge.data.selection import hash_of
@@ -29,14 +28,8 @@ _PACKAGES = (
     "safetensors",
 )
 
-# Settings that may differ when a run is resumed: they change neither weights nor data order (the
-# global batch, their product, may not: resume.find_start).
-_FREE_ON_RESUME = frozenset(
-    """launch training.output_dir training.logging_steps training.save_steps training.eval_steps
-    training.save_total_limit training.per_device_eval_batch_size training.report_to generation
-    training.per_device_train_batch_size training.gradient_accumulation_steps
-    data.prepared_dir data.preprocessing_num_workers""".split()
-)
+_MODEL_ENDINGS = (".safetensors", ".bin", ".json", ".model", ".tiktoken")
+_END_BYTES = 2**20
 
 
 def check_free(directory: Path) -> None:
@@ -63,7 +56,11 @@ def versions() -> dict[str, str]:
 
 
 def data_manifest(
-    files: Mapping[str, Sequence[Mapping[str, Any]]], examples: Mapping[str, Sequence[Example]]
+    files: Mapping[str, Sequence[Mapping[str, Any]]],
+    examples: Mapping[str, Sequence[Example]],
+    *,
+    model: Mapping[str, str] | None = None,
+    total_steps: int | None = None,
 ) -> dict[str, Any]:
     """Return what the run trains on: files with hashes, and one hash of every id and label.
 
@@ -73,6 +70,8 @@ def data_manifest(
     Args:
         files: "train" / "validation" → the files read, with their hashes.
         examples: the same keys → encoded examples (they reflect data, tokenizer, template, policy).
+        model: the base model's files, from `model_files`.
+        total_steps: length of the run, in updates.
     """
     digest = hashlib.sha256()
     for rows in examples.values():
@@ -81,7 +80,26 @@ def data_manifest(
         "files": {part: [dict(file) for file in found] for part, found in files.items() if found},
         "examples": {part: len(rows) for part, rows in examples.items()},
         "hash": digest.hexdigest(),
+        "model": None if model is None else dict(model),
+        "total_steps": total_steps,
     }
+
+
+def model_files(directory: Path) -> dict[str, str]:
+    """Return each file of a model directory that a run depends on, with size and a short hash.
+
+    Hashes are of the first and the last MiB, which tell one training's weights from another's
+    without reading all of them.
+    """
+    found = {}
+    for path in sorted(directory.iterdir()):
+        if path.suffix in _MODEL_ENDINGS and path.is_file():
+            with open(path, "rb") as file:
+                digest = hashlib.sha256(file.read(_END_BYTES))
+                file.seek(max(0, path.stat().st_size - _END_BYTES))
+                digest.update(file.read())
+            found[path.name] = f"{path.stat().st_size} bytes ({digest.hexdigest()[:12]})"
+    return found
 
 
 def write_run_files(
@@ -93,15 +111,15 @@ def write_run_files(
 ) -> None:
     """Make the directory and write what the run is."""
     (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
-    _write_json(directory / "deepspeed.json", deepspeed_config)
-    _write_json(directory / "versions.json", versions())
-    _write_json(directory / "data.json", manifest)
+    write_json(directory / "deepspeed.json", deepspeed_config)
+    write_json(directory / "versions.json", versions())
+    write_json(directory / "data.json", manifest)
     write_pointer(directory / "config.yaml", config_yaml.rstrip("\n"))
 
 
 def write_final(directory: Path, values: Mapping[str, Any]) -> None:
     """Write final.json: how the run ended."""
-    _write_json(directory / "final.json", values)
+    write_json(directory / "final.json", values)
 
 
 def read_final(directory: Path) -> dict[str, Any] | None:
@@ -110,66 +128,6 @@ def read_final(directory: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def check_same_run(directory: Path, config: RunConfig, manifest: Mapping[str, Any]) -> None:
-    """Refuse to resume a run with other settings or other data.
-
-    Raises:
-        CheckpointError: every setting that differs, old and new value; a data change.
-        ConfigError: config.yaml holds settings that this program does not know.
-    """
-    problems = _changed_settings(directory, config)
-    written = json.loads((directory / "data.json").read_text(encoding="utf-8"))
-    if written["hash"] != manifest["hash"]:
-        problems.append(
-            f"the training data, tokenizer or template changed since the run began "
-            f"({written['examples']} examples then, {manifest['examples']} now; "
-            f"{directory}/data.json names the files): put them back, or start another run"
-        )
-    if problems:
-        raise CheckpointError(problems)
-
-
-def check_same_settings(directory: Path, config: RunConfig) -> None:
-    """Refuse settings that differ from those the run in `directory` began with.
-
-    Raises:
-        CheckpointError: every setting that differs, old and new value.
-    """
-    problems = _changed_settings(directory, config)
-    if problems:
-        raise CheckpointError(problems)
-
-
-def _changed_settings(directory: Path, config: RunConfig) -> list[str]:
-    """Name each setting that differs and matters.
-
-    The run's config.yaml is read by this program's schema, so that settings which are newer than
-    the run have their defaults on both sides.
-    """
-    old = _flat(load_config_file(directory / "config.yaml").model_dump(mode="json"))
-    new = _flat(config.model_dump(mode="json"))
-    problems = []
-    for key in sorted(old.keys() | new.keys()):
-        section = key.split(".", 1)[0]
-        if key in _FREE_ON_RESUME or section in _FREE_ON_RESUME or old.get(key) == new.get(key):
-            continue
-        problems.append(
-            f"{key} was {old.get(key)!r} when the run began and is {new.get(key)!r} now: set it "
-            "back, or start another run with a new training.output_dir"
-        )
-    return problems
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{name}."))
-        else:
-            flat[name] = value
-    return flat
-
-
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Replace a JSON file in one move."""
     write_pointer(path, json.dumps(values, ensure_ascii=False, indent=1))

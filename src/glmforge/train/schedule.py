@@ -6,6 +6,8 @@ never stopped.
 
 import math
 
+from glmforge.config.training_settings import TrainingSettings
+
 
 def warmup_count(total_steps: int, warmup_steps: int | None, warmup_ratio: float) -> int:
     """Return the warm-up length in steps: `warmup_steps`, or the ratio of the total, rounded up."""
@@ -54,3 +56,15 @@ def learning_rate(
         return peak * 0.5 * (1.0 + math.cos(math.pi * progress))
     assert kind == "constant", kind
     return peak
+
+
+def rate_at(training: TrainingSettings, total_steps: int, done_steps: int) -> float:
+    """Return the learning rate of a run's settings for the update after `done_steps` updates."""
+    return learning_rate(
+        done_steps,
+        peak=training.learning_rate,
+        total_steps=total_steps,
+        warmup_steps=warmup_count(total_steps, training.warmup_steps, training.warmup_ratio),
+        kind=training.lr_scheduler_type,
+        decay_steps=decay_count(total_steps, training.decay_steps, training.decay_ratio),
+    )

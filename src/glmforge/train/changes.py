@@ -1,0 +1,247 @@
+"""What is no longer as it was when a run began, and what that does to the rest of it.
+
+A resumed run with other settings, data or base weights is another run. Each difference is shown
+with both values and its effect; the run goes on only with ``--allow-changes``, which notes them in
+``changes.jsonl``. What the checkpoint itself cannot carry (ranks of adapters, ZeRO stage, number
+format) is refused always. Settings that change neither weights nor data order are free.
+"""
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from glmforge.config import RunConfig, load_config_file
+from glmforge.errors import CheckpointError
+from glmforge.plan.batch import BatchSizes
+from glmforge.train.schedule import rate_at
+
+# They change neither weights nor the order of the data.
+_FREE = frozenset(
+    """launch training.output_dir training.logging_steps training.save_steps training.eval_steps
+    training.save_total_limit training.per_device_eval_batch_size training.report_to generation
+    training.per_device_train_batch_size training.gradient_accumulation_steps
+    data.prepared_dir data.preprocessing_num_workers deepspeed""".split()
+)
+# Keys of the whole DeepSpeed config that only say how the rows of a step are shared.
+_SHARING = frozenset(
+    "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps".split()
+)
+# The checkpoint's tensors are made for them.
+_FIXED = frozenset(
+    """method freeze lora.r lora.target_modules lora.use_dora lora.loraplus_lr_ratio
+    training.precision training.optim model.from_scratch
+    deepspeed.zero_optimization.stage deepspeed.zero_optimization.offload_optimizer
+    deepspeed.zero_optimization.offload_param deepspeed.fp16.enabled
+    deepspeed.bf16.enabled""".split()
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One difference between a run as it began and as it would go on."""
+
+    what: str
+    """A setting's dotted name, or what else differs."""
+    before: str
+    after: str
+    effect: str = ""
+    """What it does to the rest of the run, or how to avoid it."""
+    fixed: bool = False
+    """Whether the checkpoint cannot carry it."""
+
+    def sentence(self) -> str:
+        """Show both values and the effect."""
+        effect = f" ({self.effect})" if self.effect else ""
+        return f"{self.what} was {self.before} when the run began and is {self.after} now{effect}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What the run is now; its past lies in the run directory."""
+
+    config: RunConfig
+    manifest: Mapping[str, Any]
+    """As ``rundir.data_manifest`` returned it."""
+    sizes: BatchSizes
+    engine_config: Mapping[str, Any]
+    """The whole DeepSpeed config."""
+    total_steps: int
+    step: int
+    """Updates that are done."""
+
+
+def changed_settings(directory: Path, config: RunConfig) -> list[Change]:
+    """List the settings that differ from those the run in `directory` began with, and matter.
+
+    The run's config.yaml is read by this program's schema, so that settings which are newer than
+    the run have their defaults on both sides.
+
+    Raises:
+        ConfigError: config.yaml holds settings that this program does not know.
+    """
+    old = load_config_file(directory / "config.yaml").model_dump(mode="json")
+    return _differences(old, config.model_dump(mode="json"), free=_FREE)
+
+
+def _differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, free: frozenset[str]
+) -> list[Change]:
+    old, new = _flat(before), _flat(after)
+    return [
+        Change(
+            what=key, before=repr(old.get(key)), after=repr(new.get(key)), fixed=_in(key, _FIXED)
+        )
+        for key in sorted(old.keys() | new.keys())
+        if not _in(key, free) and old.get(key) != new.get(key)
+    ]
+
+
+def all_changes(directory: Path, now: Present) -> list[Change]:
+    """List everything that differs: settings, rows a step, data, base weights, learning rates."""
+    written = json.loads((directory / "data.json").read_text(encoding="utf-8"))
+    found = changed_settings(directory, now.config)
+    moved = [change for change in found if change.what == "model.model_name_or_path"]
+    files = (written.get("model"), now.manifest.get("model"))
+    if moved and files[0] is not None and files[0] == files[1]:
+        found.remove(moved[0])  # the same files at another place
+    found += _changed_files(*files)
+    engine = json.loads((directory / "deepspeed.json").read_text(encoding="utf-8"))
+    found += _changed_rows(int(engine["train_batch_size"]), now.sizes)
+    found += _differences(
+        {"deepspeed": {k: v for k, v in engine.items() if k not in _SHARING}},
+        {"deepspeed": {k: v for k, v in now.engine_config.items() if k not in _SHARING}},
+        free=frozenset(),
+    )
+    if written["hash"] != now.manifest["hash"]:
+        found.append(
+            Change(
+                what="the training data, tokenizer or template",
+                before=f"{written['examples']} examples (hash {written['hash'][:12]})",
+                after=f"{now.manifest['examples']} (hash {now.manifest['hash'][:12]})",
+                effect=f"other rows from here on; {directory}/data.json names the files",
+            )
+        )
+    found += _changed_schedule(directory, written.get("total_steps"), now)
+    return found
+
+
+def _changed_files(
+    before: Mapping[str, str] | None, after: Mapping[str, str] | None
+) -> list[Change]:
+    """The model's files, by size and the hash of their ends."""
+    if before is None or after is None:
+        return []
+    names = [n for n in sorted(before.keys() | after.keys()) if before.get(n) != after.get(n)]
+    if not names:
+        return []
+    return [
+        Change(
+            what="the model's files",
+            before=_listed(names, before),
+            after=_listed(names, after),
+            effect="an adapter is trained on a base that it was not trained on before",
+        )
+    ]
+
+
+def _listed(names: Sequence[str], files: Mapping[str, str]) -> str:
+    shown = ", ".join(f"{name} {files.get(name, 'absent')}" for name in names[:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _changed_rows(before: int, sizes: BatchSizes) -> list[Change]:
+    """The data order is a function of the rows a step."""
+    if before == sizes.global_batch:
+        return []
+    per_step = sizes.micro_batch * sizes.world_size
+    if before % per_step == 0:
+        remedy = f"write training.gradient_accumulation_steps={before // per_step}"
+    else:
+        fitting = [n for n in range(1, before + 1) if before % (n * sizes.world_size) == 0]
+        remedy = (
+            f"with {sizes.world_size} process(es) use training.per_device_train_batch_size of "
+            f"{', '.join(map(str, fitting))}"
+            if fitting
+            else f"{sizes.world_size} process(es) cannot share {before} rows: use another number"
+        )
+    return [
+        Change(
+            what="the number of rows a step",
+            before=str(before),
+            after=f"{sizes.global_batch} ({sizes.sentence()})",
+            effect=f"the order of the data would change; {remedy}",
+        )
+    ]
+
+
+def _changed_schedule(directory: Path, steps_before: int | None, now: Present) -> list[Change]:
+    """Show the jump of the learning rate, where the rest of its course is another."""
+    if steps_before is None:
+        return []
+    old = load_config_file(directory / "config.yaml").training
+    done = (now.step, now.step + 1)
+    before = [rate_at(old, steps_before, each) for each in done]
+    after = [rate_at(now.config.training, now.total_steps, each) for each in done]
+    if steps_before == now.total_steps and before == after:
+        return []
+    jumps = [
+        f"after {each} steps {one:.3e} -> {other:.3e}"
+        for each, one, other in zip(done, before, after, strict=True)
+    ]
+    return [
+        Change(
+            what="the course of the learning rate",
+            before=f"over {steps_before} steps",
+            after=f"over {now.total_steps}",
+            effect=f"{steps_before} -> {now.total_steps} steps; learning rate {', '.join(jumps)}",
+        )
+    ]
+
+
+def check_changes(directory: Path, changes: Sequence[Change], *, allowed: bool) -> None:
+    """Refuse changes that were not allowed, and those that cannot be.
+
+    Raises:
+        CheckpointError: every one of them, with the ways to go on.
+    """
+    fixed = [change for change in changes if change.fixed]
+    if fixed or (changes and not allowed):
+        shown = fixed if allowed else changes
+        go_on = (
+            "the checkpoints cannot carry this: set it back, or start another run from its weights "
+            f"with --init-from {directory}"
+            if fixed
+            else "set it back, go on with the change by --allow-changes, or start another run in a "
+            "new training.output_dir"
+        )
+        raise CheckpointError([*(change.sentence() for change in shown), f"{directory}: {go_on}"])
+
+
+def note_changes(directory: Path, changes: Sequence[Change], step: int) -> None:
+    """Append changes to ``changes.jsonl``, with the step after which they hold."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    with open(directory / "changes.jsonl", "a", encoding="utf-8") as file:
+        for change in changes:
+            row = {"after_step": step, "time": now} | asdict(change)
+            row.pop("fixed")
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _in(key: str, names: frozenset[str]) -> bool:
+    """Whether a dotted setting, or a section it lies in, is among `names`."""
+    parts = key.split(".")
+    return any(".".join(parts[:count]) in names for count in range(1, len(parts) + 1))
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{name}."))
+        else:
+            flat[name] = value
+    return flat

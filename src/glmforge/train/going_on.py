@@ -1,0 +1,123 @@
+"""A run that goes on: the checkpoint, what has changed since, and both taken into the engine.
+
+`find_resumption` refuses everything that can be refused, before the model's weights are read;
+`resume_into` loads, and writes down what changed. Sits between ``run`` and ``resume``/``changes``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glmforge.config import RunConfig
+from glmforge.distributed.collectives import Ranks
+from glmforge.errors import CheckpointError
+from glmforge.train import rundir
+from glmforge.train.changes import Change, Present, all_changes, check_changes, note_changes
+from glmforge.train.prepare import RunPlan
+from glmforge.train.resume import Start, clear_way, find_start, load_start
+from glmforge.train.state import Progress
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """Where a run goes on, and what is no longer as it was."""
+
+    start: Start
+    changes: tuple[Change, ...]
+
+
+def manifest_of(config: RunConfig, planned: RunPlan, ranks: Ranks) -> dict[str, Any]:
+    """Return what the run trains on, with the model's files and the length of the run."""
+    model = Path(config.model.model_name_or_path)
+    return rundir.data_manifest(
+        planned.data.files,
+        planned.data.examples(),
+        model=ranks.on_main(lambda: rundir.model_files(model)),
+        total_steps=planned.total_steps,
+    )
+
+
+def find_resumption(
+    config: RunConfig,
+    directory: Path,
+    planned: RunPlan,
+    manifest: Mapping[str, Any],
+    ranks: Ranks,
+    *,
+    allow_changes: bool,
+) -> Resumption:
+    """Find the newest whole checkpoint of a run and compare the run with what it was.
+
+    Raises:
+        CheckpointError: there is none; or something changed that was not allowed or cannot be.
+    """
+    start = find_start(directory, ranks)
+    now = Present(
+        config=config,
+        manifest=manifest,
+        sizes=planned.sizes,
+        engine_config=planned.engine_config,
+        total_steps=planned.total_steps,
+        step=start.step,
+    )
+
+    def look() -> tuple[Change, ...]:
+        changes = all_changes(directory, now)
+        check_changes(directory, changes, allowed=allow_changes)
+        if changes and start.step >= planned.total_steps:
+            raise CheckpointError(
+                f"{start.path}: {start.step} steps are done and the run has {planned.total_steps} "
+                "now: nothing is left to train; write more training.max_steps (or epochs)"
+            )
+        return tuple(changes)
+
+    return Resumption(start=start, changes=ranks.on_main(look))
+
+
+def resume_into(
+    engine: Any,
+    found: Resumption,
+    config: RunConfig,
+    directory: Path,
+    planned: RunPlan,
+    manifest: Mapping[str, Any],
+    ranks: Ranks,
+    say: Say,
+) -> Progress:
+    """Load the checkpoint into the engine and write down what changed; a collective."""
+    clear_way(found.start, ranks, say)
+    progress = load_start(
+        engine,
+        found.start,
+        ranks,
+        exclude_frozen=config.trains_adapter,
+        seed=config.training.seed,
+    )
+    say(f"resumed {found.start.path} after step {progress.step}")
+    if not found.changes:
+        return progress
+    progress.ended_early = False
+    for change in found.changes:
+        say(f"changed: {change.sentence()}")
+    if ranks.is_main:
+        note_changes(directory, found.changes, progress.step)
+        rundir.write_final(
+            directory,
+            {
+                "status": "running",
+                "why": f"went on with changes after step {progress.step}: changes.jsonl",
+                "step": progress.step,
+                "total_steps": planned.total_steps,
+                "best_step": progress.best_step,
+            },
+        )
+        rundir.write_run_files(
+            directory,
+            config_yaml=config.to_yaml(),
+            deepspeed_config=planned.engine_config,
+            manifest=manifest,
+        )
+    return progress

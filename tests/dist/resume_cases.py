@@ -1,0 +1,210 @@
+"""Runs that go on, or start from others' weights, on several ranks; returned as plain values."""
+
+import hashlib
+import json
+import random
+import shutil
+from pathlib import Path
+
+import torch.distributed as dist
+from cases import _same, outcome, run
+
+from glmforge.errors import GlmForgeError
+
+OFTEN = {"save_steps": 2, "save_total_limit": 9}
+
+
+def _refusal(scratch: Path, name: str, **kwargs: object) -> str:
+    """The words with which a run is refused."""
+    try:
+        run(scratch, name, **kwargs)
+    except GlmForgeError as error:
+        return str(error)
+    return ""
+
+
+def _fingerprint(directory: Path) -> str:
+    """Names, contents and times of change of all files."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+        digest.update(f"{path} {path.stat().st_mtime_ns}".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def finished_and_lengthened(scratch: Path) -> object:
+    """A finished run is left alone; with more steps it goes on only where that is allowed."""
+    run(scratch, "run", method="lora", lr_scheduler_type="cosine", **OFTEN)
+    before = _fingerprint(scratch / "run")
+    same = {"method": "lora", "lr_scheduler_type": "cosine", "resume": "auto", **OFTEN}
+    run(scratch, "run", **same)
+    dist.barrier()
+    untouched = _fingerprint(scratch / "run") == before
+    refused = _refusal(scratch, "run", max_steps=8, **same)
+    shorter = _refusal(scratch, "run", max_steps=4, allow_changes=True, **same)
+    still = _fingerprint(scratch / "run") == before
+    longer = run(scratch, "run", max_steps=8, allow_changes=True, **same)
+    again = run(scratch, "run", max_steps=8, **same)
+    noted = (scratch / "run" / "changes.jsonl").read_text().splitlines()
+    return {
+        "untouched": untouched and still,
+        "refused": refused,
+        "shorter": shorter,
+        "longer": longer,
+        "again": again,
+        "noted": [json.loads(line) for line in noted],
+        "final": json.loads((scratch / "run" / "final.json").read_text()),
+    }
+
+
+def changed_data(scratch: Path) -> object:
+    """Other rows are refused, then allowed: the run goes on with them."""
+    run(scratch, "run", max_steps=4, **OFTEN)
+    other = scratch / "other.jsonl"
+    if dist.get_rank() == 0:
+        lines = (scratch / "train.jsonl").read_text().splitlines(keepends=True)
+        other.write_text("".join(lines[:20]))
+        (scratch / "run" / "final.json").unlink()
+        shutil.rmtree(scratch / "run" / "checkpoints" / "step-000004")
+    dist.barrier()
+    same = {"max_steps": 4, "resume": "auto", "data": str(other), **OFTEN}
+    return {
+        "refused": _refusal(scratch, "run", **same),
+        "allowed": run(scratch, "run", allow_changes=True, **same),
+    }
+
+
+def _started_from(scratch: Path, stage: int, method: str) -> object:
+    """A run, and new ones from its end and from a checkpoint on the way."""
+    kwargs = {"stage": stage, "method": method, "eval_steps": 2, **OFTEN}
+    first = run(scratch, "first", max_steps=4, **kwargs)
+    found: dict[str, object] = {"first": first["eval"]}
+    sources = {"end": "first", "middle": "first/checkpoints/step-000002"}
+    for name, source in sources.items():
+        given = str(scratch / source)
+        found[name] = run(scratch, name, max_steps=2, init_from=given, **kwargs)["eval"]
+    note = json.loads((scratch / "middle" / "init_from.json").read_text())
+    found["given"] = note["given"]
+    if dist.get_rank() == 0:  # as if it had died before its first checkpoint
+        shutil.rmtree(scratch / "middle" / "checkpoints")
+        (scratch / "middle" / "final.json").unlink()
+    dist.barrier()
+    found["again"] = run(scratch, "middle", max_steps=2, resume="auto", **kwargs)["eval"]
+    return found
+
+
+def init_lora_2(scratch: Path) -> object:
+    return _started_from(scratch, 2, "lora")
+
+
+def init_lora_3(scratch: Path) -> object:
+    return _started_from(scratch, 3, "lora")
+
+
+def init_full_2(scratch: Path) -> object:
+    return _started_from(scratch, 2, "full")
+
+
+def init_full_3(scratch: Path) -> object:
+    return _started_from(scratch, 3, "full")
+
+
+def init_refusals(scratch: Path) -> object:
+    """Weights that do not fit, each named."""
+    run(scratch, "lora", method="lora", max_steps=2, **OFTEN)
+    run(scratch, "full", method="full", max_steps=2, **OFTEN)
+    adapter, whole = str(scratch / "lora"), str(scratch / "full")
+    lora = {"method": "lora", "max_steps": 2}
+    return {
+        "rank": _refusal(scratch, "a", init_from=adapter, lora={"r": 4}, **lora),
+        "targets": _refusal(
+            scratch, "a", init_from=adapter, lora={"target_modules": ["dense"]}, **lora
+        ),
+        "whole_for_lora": _refusal(scratch, "a", init_from=whole, **lora),
+        "adapter_for_full": _refusal(scratch, "a", init_from=adapter, max_steps=2),
+        "absent": _refusal(scratch, "a", init_from=str(scratch / "none"), max_steps=2),
+        "with_resume": _refusal(scratch, "full", init_from=adapter, resume="auto", max_steps=2),
+        "made": [name for name in ("a",) if (scratch / name).exists()],
+    }
+
+
+def _damage(path: Path, way: str, draw: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    if way == "delete":
+        path.unlink()
+        return
+    if way == "flip":
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    elif way == "truncate":
+        del content[draw.randrange(len(content)) :]
+    elif way == "tear":  # the last pages never reached the disk
+        half = draw.randrange(len(content))
+        content[half:] = bytes(len(content) - half)
+        if bytes(content) == path.read_bytes():
+            content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def damaged_files(scratch: Path) -> object:
+    """Every kind of checkpoint file, damaged in every way, one after the other; then all of them.
+
+    Each time the newest checkpoint is damaged, and the run goes on from the one before it.
+    """
+    kwargs = {"method": "lora", "save_steps": 2, "save_total_limit": 9}
+    straight = run(scratch, "straight", **kwargs)
+    kinds = sorted(
+        p.relative_to(scratch / "straight/checkpoints/step-000004").as_posix()
+        for p in (scratch / "straight/checkpoints/step-000004").rglob("*")
+        if p.is_file()
+    )
+    draw, cut, found = random.Random(5), scratch / "cut", []
+    for number, kind in enumerate(kinds):
+        way = ("flip", "truncate", "delete", "tear")[number % 4]
+        if dist.get_rank() == 0:
+            _cut_back(scratch, cut)
+            _damage(cut / "checkpoints/step-000004" / kind, way, draw)
+        dist.barrier()
+        resumed = run(scratch, "cut", resume="auto", **kwargs)
+        aside = (cut / "checkpoints" / "damaged-step-000004").exists()
+        equal = resumed == straight and _same(scratch)
+        found.append({"kind": kind, "way": way, "equal": equal, "aside": aside})
+        dist.barrier()
+    if dist.get_rank() == 0:
+        _cut_back(scratch, cut)
+        for step in (2, 4):
+            path = next((cut / f"checkpoints/step-{step:06d}").glob("*/*optim_states.pt"))
+            _damage(path, "flip", draw)
+    dist.barrier()
+    before = _fingerprint(cut)
+    refused = _refusal(scratch, "cut", resume="auto", **kwargs)
+    return {"found": found, "refused": refused, "untouched": _fingerprint(cut) == before}
+
+
+def _cut_back(scratch: Path, cut: Path) -> None:
+    """A copy of the straight run as it was after step 4."""
+    if cut.exists():
+        shutil.rmtree(cut)
+    shutil.copytree(scratch / "straight", cut)
+    shutil.rmtree(cut / "checkpoints" / "step-000005")
+    shutil.rmtree(cut / "adapter")
+    (cut / "final.json").unlink()
+    config = cut / "config.yaml"
+    config.write_text(config.read_text().replace("straight", "cut"))
+
+
+def named_states(scratch: Path) -> object:
+    """What --resume says to things that are no run to go on with."""
+    run(scratch, "run", max_steps=4, **OFTEN)
+    checkpoints = scratch / "run" / "checkpoints"
+    if dist.get_rank() == 0:
+        (scratch / "run" / "final.json").unlink()
+        shard = next((checkpoints / "step-000004").glob("*/*optim_states.pt"))
+        shard.write_bytes(b"")
+    dist.barrier()
+    newest = str(checkpoints / "step-000004")
+    whole = str(checkpoints / "step-000002")
+    return {
+        "damaged": _refusal(scratch, "run", resume=newest, max_steps=4, **OFTEN),
+        "whole": _refusal(scratch, "run", resume=whole, max_steps=4, **OFTEN),
+        "stage": _refusal(scratch, "run", resume="auto", stage=3, max_steps=4, **OFTEN),
+        "outcome": outcome(scratch / "run")["steps"],
+    }

@@ -1,0 +1,101 @@
+"""Runs that go on with changes or with damage, and runs that start from others' weights."""
+
+import pytest
+
+CASES = (
+    "finished_and_lengthened",
+    "changed_data",
+    "init_lora_2",
+    "init_lora_3",
+    "init_full_2",
+    "init_full_3",
+    "init_refusals",
+    "damaged_files",
+    "named_states",
+)
+
+
+@pytest.fixture(scope="module")
+def two(launch):
+    return launch(2, *CASES)
+
+
+def test_a_finished_run_is_left_alone(two):
+    """Case R05: nothing is trained and no file is touched; nor by a change that is refused."""
+    case = two["finished_and_lengthened"]
+    assert case["untouched"]
+    assert "training.max_steps was 5 when the run began and is 8 now" in case["refused"]
+    assert "5 -> 8 steps; learning rate after 5 steps" in case["refused"]
+    assert "--allow-changes" in case["refused"]
+    assert "nothing is left to train" in case["shorter"]
+
+
+def test_an_allowed_change_is_recorded_and_the_run_goes_on(two):
+    """From its last step to the new end, once: the change belongs to the run from then on."""
+    case = two["finished_and_lengthened"]
+    assert case["longer"]["steps"] == list(range(1, 9))
+    assert case["again"] == case["longer"]
+    assert case["final"]["status"] == "complete"
+    assert case["final"]["step"] == 8
+    assert {row["what"] for row in case["noted"]} == {
+        "training.max_steps",
+        "the course of the learning rate",
+    }
+    assert {row["after_step"] for row in case["noted"]} == {5}
+
+
+def test_other_data_is_refused_and_can_be_allowed(two):
+    """The message counts the examples."""
+    case = two["changed_data"]
+    assert "the training data, tokenizer or template was" in case["refused"]
+    assert case["allowed"]["steps"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["init_lora_2", "init_lora_3", "init_full_2", "init_full_3"])
+def test_a_new_run_starts_from_anothers_weights(two, name):
+    """Its first evaluation is the other's at that place; so is that of its second beginning."""
+    case = two[name]
+    assert case["end"][0] == pytest.approx(case["first"][-1], rel=1e-6)
+    assert case["middle"][0] == pytest.approx(case["first"][1], rel=1e-6)
+    assert case["middle"][0] != pytest.approx(case["first"][0], rel=1e-6)
+    assert case["given"].endswith("first/checkpoints/step-000002")
+    assert case["again"] == case["middle"]
+
+
+def test_weights_that_do_not_fit_are_refused_before_anything_is_made(two):
+    """Rank, targets, kind of weights, a path that is not there, and two words at once."""
+    case = two["init_refusals"]
+    assert "lora.r is 4 and the adapter's is 8: write lora.r=8" in case["rank"]
+    assert 'write lora.target_modules=["query_key_value"]' in case["targets"]
+    assert "holds whole weights, and method lora starts from an adapter" in case["whole_for_lora"]
+    assert "an adapter, and method full trains whole weights" in case["adapter_for_full"]
+    assert "no such directory" in case["absent"]
+    assert "give one of them" in case["with_resume"]
+    assert case["made"] == []
+
+
+def test_damage_of_any_file_costs_no_run(two):
+    """Flipped, cut, torn or gone: the one before is taken, and the end is bitwise the same."""
+    case = two["damaged_files"]
+    assert {row["way"] for row in case["found"]} == {"flip", "truncate", "delete", "tear"}
+    assert len(case["found"]) >= 10
+    assert [row for row in case["found"] if not (row["equal"] and row["aside"])] == []
+
+
+def test_a_run_without_a_whole_checkpoint_never_begins_again(two):
+    """It is refused with what each one lacks, and nothing is changed."""
+    case = two["damaged_files"]
+    assert "no complete checkpoint to resume from" in case["refused"]
+    assert "step-000004" in case["refused"]
+    assert "step-000002" in case["refused"]
+    assert case["untouched"]
+
+
+def test_checkpoints_asked_for_by_name_are_named_precisely(two):
+    """With the newest complete one; and another ZeRO stage is refused."""
+    case = two["named_states"]
+    assert "optim_states.pt: 0 bytes" in case["damaged"]
+    assert "goes on from step-000002" in case["damaged"]
+    assert "step-000002: whole" in case["whole"]
+    assert "--init-from" in case["whole"]
+    assert "zero_optimization.stage was 2 when the run began and is 3 now" in case["stage"]

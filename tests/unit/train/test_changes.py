@@ -1,0 +1,158 @@
+"""What changed since a run began is shown with its effect, and refused unless it is allowed."""
+
+import json
+
+import pytest
+
+from glmforge.config import config_from_mapping
+from glmforge.errors import CheckpointError
+from glmforge.plan.batch import BatchSizes
+from glmforge.train.changes import (
+    Present,
+    all_changes,
+    changed_settings,
+    check_changes,
+    note_changes,
+)
+from glmforge.train.rundir import write_run_files
+from glmforge.train.schedule import rate_at
+
+ENGINE = {"train_batch_size": 4, "zero_optimization": {"stage": 2}, "fp16": {"enabled": False}}
+MANIFEST = {
+    "hash": "a" * 64,
+    "examples": {"train": 3},
+    "model": {"config.json": "2 bytes (aa)", "model.safetensors": "9 bytes (bb)"},
+    "total_steps": 100,
+}
+
+
+def config(*, model="m", lora=None, **training):
+    values = {
+        "model": {"model_name_or_path": model},
+        "data": {"train": "t.jsonl"},
+        "training": {"output_dir": "r", **training},
+    }
+    return config_from_mapping(values | ({"lora": lora} if lora else {}))
+
+
+@pytest.fixture
+def run(tmp_path):
+    return begin(tmp_path / "r", config())
+
+
+def begin(directory, settings):
+    write_run_files(
+        directory, config_yaml=settings.to_yaml(), deepspeed_config=ENGINE, manifest=MANIFEST
+    )
+    return directory
+
+
+def changes(run, settings, *, steps=100, done=40, engine=ENGINE, micro=4, **manifest):
+    now = Present(
+        config=settings,
+        manifest=MANIFEST | {"total_steps": steps} | manifest,
+        sizes=BatchSizes(micro_batch=micro, accumulation=1, world_size=1),
+        engine_config=engine,
+        total_steps=steps,
+        step=done,
+    )
+    return all_changes(run, now)
+
+
+def test_the_same_settings_pass_and_free_ones_may_differ(run):
+    """How often it logs, saves and evaluates changes nothing that matters."""
+    assert changes(run, config()) == []
+    assert changes(run, config(logging_steps=3, save_steps=7, save_total_limit=9)) == []
+
+
+def test_every_difference_is_named_with_both_values(run):
+    """Settings and data at once; allowed, they pass."""
+    found = changes(run, config(adam_beta2=0.95, seed=7), hash="b" * 64)
+    with pytest.raises(CheckpointError) as caught:
+        check_changes(run, found, allowed=False)
+    text = str(caught.value)
+    assert "training.adam_beta2 was 0.999 when the run began and is 0.95 now" in text
+    assert "training.seed was 42" in text
+    assert "data, tokenizer or template was" in text
+    assert "--allow-changes" in text
+    check_changes(run, found, allowed=True)
+
+
+def test_twice_the_steps_show_the_jump_of_the_learning_rate(shared, tmp_path):
+    """Case R05: 100 -> 200 steps, and 7.347e-05 -> 9.357e-05 once 41 steps are done."""
+    case = json.loads((shared / "cases" / "R05" / "schedule.json").read_text())
+    schedule = {
+        "lr_scheduler_type": case["schedule"],
+        "learning_rate": case["peak_lr"],
+        "warmup_steps": case["warmup_steps"],
+    }
+    before = config(**schedule, max_steps=case["total_steps"])
+    table = {5: 5e-05, 10: 1e-04, 40: 7.5e-05, 41: 7.347358e-05, 60: 4.131759e-05, 99: 3.045865e-08}
+    for done, rate in table.items():
+        assert rate_at(before.training, 100, done) == pytest.approx(rate, rel=1e-6)
+    run = begin(tmp_path / "r", before)
+    found = changes(run, config(**schedule, max_steps=200), steps=200, done=case["stop_after_step"])
+    text = "\n".join(change.sentence() for change in found)
+    assert "training.max_steps was 100 when the run began and is 200 now" in text
+    assert "100 -> 200 steps" in text
+    assert "after 40 steps 7.500e-05 -> 9.397e-05" in text
+    assert "after 41 steps 7.347e-05 -> 9.357e-05" in text
+    with pytest.raises(CheckpointError, match="--allow-changes"):
+        check_changes(run, found, allowed=False)
+    check_changes(run, found, allowed=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "name"),
+    [
+        (config(lora={"r": 4}), ENGINE, "lora.r"),
+        (config(precision="bf16"), ENGINE, "training.precision"),
+        (
+            config(),
+            ENGINE | {"zero_optimization": {"stage": 3}},
+            "deepspeed.zero_optimization.stage was 2 when the run began and is 3",
+        ),
+    ],
+)
+def test_what_a_checkpoint_cannot_carry_is_refused_always(run, settings, engine, name):
+    """With the way that there is: another run from its weights."""
+    found = changes(run, settings, engine=engine)
+    with pytest.raises(CheckpointError) as caught:
+        check_changes(run, found, allowed=True)
+    assert name in str(caught.value)
+    assert "--init-from" in str(caught.value)
+
+
+def test_a_model_that_only_moved_is_the_same_model(run):
+    """Another path with the same files is no change; other files under the same path are one."""
+    assert changes(run, config(model="elsewhere")) == []
+    other = MANIFEST["model"] | {"model.safetensors": "9 bytes (cc)"}
+    (found,) = changes(run, config(), model=other)
+    assert "model.safetensors 9 bytes (bb)" in found.before
+    assert len(changes(run, config(model="elsewhere"), model=other)) == 2
+
+
+def test_another_number_of_rows_a_step_says_what_to_set(run):
+    """The order of the data depends on it."""
+    (found,) = changes(run, config(), micro=2)
+    assert "write training.gradient_accumulation_steps=2" in found.sentence()
+
+
+def test_a_run_older_than_a_setting_can_go_on(run):
+    """A key that its config.yaml does not have counts as the default."""
+    path = run / "config.yaml"
+    lines = [line for line in path.read_text().splitlines() if "adam_beta2" not in line]
+    path.write_text("\n".join(lines))
+    assert changed_settings(run, config()) == []
+    assert changed_settings(run, config(adam_beta2=0.95))[0].before == "0.999"
+
+
+def test_allowed_changes_are_noted_in_the_run_directory(run):
+    """A line each, with the step after which it holds."""
+    note_changes(run, changes(run, config(seed=7)), 40)
+    note_changes(run, changes(run, config(seed=8)), 60)
+    rows = [json.loads(line) for line in (run / "changes.jsonl").read_text().splitlines()]
+    assert [(row["after_step"], row["what"], row["after"]) for row in rows] == [
+        (40, "training.seed", "7"),
+        (60, "training.seed", "8"),
+    ]
