@@ -4,7 +4,9 @@ Pure arithmetic on plain numbers; the run config and a user's DeepSpeed map both
 so that one set of sizes reaches the loader and the engine.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 PACKED_ACCUMULATION = 1
 UNPACKED_ACCUMULATION = 8
@@ -12,11 +14,15 @@ UNPACKED_ACCUMULATION = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSizes:
-    """Rows per forward (`micro_batch`), forwards per update (`accumulation`), ranks."""
+    """Rows per forward (`micro_batch`), forwards per update (`accumulation`), ranks.
+
+    ``origin`` says where an accumulation comes from that the run config leaves open.
+    """
 
     micro_batch: int
     accumulation: int
     world_size: int
+    origin: str = field(default="", compare=False)
 
     @property
     def global_batch(self) -> int:
@@ -25,25 +31,56 @@ class BatchSizes:
 
     def sentence(self) -> str:
         """The equation with its numbers."""
+        origin = f" ({self.origin})" if self.origin else ""
         return (
             f"{self.micro_batch} per_device_train_batch_size x {self.accumulation} "
-            f"gradient_accumulation_steps x {self.world_size} process(es) = {self.global_batch}"
+            f"gradient_accumulation_steps{origin} x {self.world_size} process(es) = "
+            f"{self.global_batch}"
         )
 
 
 def batch_sizes(
-    micro_batch: int, accumulation: int | str, world_size: int, *, packing: bool
+    micro_batch: int,
+    accumulation: int | str,
+    world_size: int,
+    *,
+    packing: bool,
+    user_map: Mapping[str, Any] | None = None,
 ) -> BatchSizes:
-    """Fill in `accumulation` where it is "auto": 1 with packed rows, else 8.
+    """Fill in `accumulation` where it is "auto".
 
-    A packed row holds several dialogues, so that packing with 8 accumulated rows would leave very
-    few updates per epoch on the data sizes of this field.
+    It is what the user's DeepSpeed map says of it, or what its `train_batch_size` leaves, or else 1
+    with packed rows and 8 without: a packed row holds several dialogues, so that 8 accumulated ones
+    would leave very few updates per epoch on the data sizes of this field.
+
+    Args:
+        micro_batch: rows per forward pass of a rank.
+        accumulation: of the run config.
+        world_size: ranks.
+        packing: whether rows are packed.
+        user_map: the `deepspeed:` map, as it was written.
     """
+    origin = ""
     if accumulation == "auto":
         accumulation = PACKED_ACCUMULATION if packing else UNPACKED_ACCUMULATION
+        written = _whole(user_map, "gradient_accumulation_steps")
+        total, per_step = _whole(user_map, "train_batch_size"), micro_batch * world_size
+        if written:
+            accumulation, origin = written, "from deepspeed"
+        elif total and total % per_step == 0:
+            accumulation, origin = total // per_step, f"derived: {total} / {per_step}"
     return BatchSizes(
-        micro_batch=micro_batch, accumulation=int(accumulation), world_size=world_size
+        micro_batch=micro_batch,
+        accumulation=int(accumulation),
+        world_size=world_size,
+        origin=origin,
     )
+
+
+def _whole(user_map: Mapping[str, Any] | None, key: str) -> int:
+    """Return a whole number above 0 of the map; 0 where there is none, which is judged later."""
+    value = (user_map or {}).get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def check_total(total: int, sizes: BatchSizes) -> str | None:

@@ -39,12 +39,16 @@ def check_map_early(
     checked = dict(user_map)
     packed = _is_packed(config)
     accumulation = training.gradient_accumulation_steps
-    if packed is None and accumulation == "auto":
+    if (packed is None or world_size is None) and accumulation == "auto":
         checked = {key: value for key, value in checked.items() if key not in _SIZES}
     if world_size is None:
         checked.pop("train_batch_size", None)
     sizes = batch_sizes(
-        training.per_device_train_batch_size, accumulation, world_size or 1, packing=bool(packed)
+        training.per_device_train_batch_size,
+        accumulation,
+        world_size or 1,
+        packing=bool(packed),
+        user_map=checked,
     )
     if precision is None:
         precision = training.precision if training.precision != "auto" else _wanted(user_map)

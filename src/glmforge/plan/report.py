@@ -162,11 +162,16 @@ def _longest_row(config: RunConfig, facts: DataFacts | None) -> int:
 
 def _sizes(config: RunConfig, shape: ModelShape, world_size: int) -> BatchSizes:
     training = config.training
+    try:
+        user_map = read_map(config.deepspeed)
+    except ConfigError:
+        user_map = None  # a file that cannot be read is a problem of `_engine`
     return batch_sizes(
         training.per_device_train_batch_size,
         training.gradient_accumulation_steps,
         world_size,
         packing=is_packed(config, shape),
+        user_map=user_map,
     )
 
 

@@ -132,10 +132,11 @@ def plan_run(config: RunConfig, ranks: Ranks, say: Say) -> RunPlan:
         training.gradient_accumulation_steps,
         ranks.world_size,
         packing=packed,
+        user_map=(user_map := read_map(config.deepspeed)),
     )
     engine_config = write_config(
         EngineSettings(sizes=sizes, precision=precision, max_grad_norm=training.max_grad_norm),
-        read_map(config.deepspeed),
+        user_map,
     )
     check_requirements(config, ranks.device, engine_config)
     stage = engine_config["zero_optimization"]["stage"]

@@ -20,6 +20,29 @@ def test_the_guides_example_holds():
     assert check_total(32, sizes) is None
 
 
+def test_an_open_accumulation_is_derived_from_the_map_and_said():
+    """The guides' file with accumulation left out: 32 / (2 x 2) = 8."""
+    sizes = batch_sizes(2, "auto", 2, packing=True, user_map={"train_batch_size": 32})
+    assert sizes.accumulation == 8
+    assert "8 gradient_accumulation_steps (derived: 32 / 4) x 2 process(es) = 32" in (
+        sizes.sentence()
+    )
+    theirs = {"train_batch_size": 32, "gradient_accumulation_steps": 8}
+    assert "8 gradient_accumulation_steps (from deepspeed)" in (
+        batch_sizes(2, "auto", 2, packing=True, user_map=theirs).sentence()
+    )
+    autos = {"train_batch_size": "auto", "gradient_accumulation_steps": "auto"}
+    assert batch_sizes(2, "auto", 2, packing=True, user_map=autos).accumulation == 1
+    assert batch_sizes(2, 1, 2, packing=True, user_map=theirs).accumulation == 1
+
+
+def test_a_total_that_leaves_no_whole_accumulation_is_refused():
+    """S01 3: 64 over 4 x 3."""
+    sizes = batch_sizes(4, "auto", 3, packing=True, user_map={"train_batch_size": 64})
+    assert sizes.accumulation == 1
+    assert "60 (5 steps) or 72 (6 steps)" in (check_total(64, sizes) or "")
+
+
 def test_a_wrong_total_is_refused_with_the_equation_and_three_ways_out():
     """The guides' example with accumulation 1 gives 4, not 32."""
     text = check_total(32, BatchSizes(micro_batch=2, accumulation=1, world_size=2))

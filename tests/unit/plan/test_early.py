@@ -44,9 +44,10 @@ def test_automatic_accumulation_asks_the_family(tmp_path: Path) -> None:
     """ChatGLM-6B does not pack, so that 8 rows are accumulated; an unknown model is passed over."""
     write_model(tmp_path, **FIRST, num_layers=2)
     with pytest.raises(ConfigError, match="x 8 gradient_accumulation_steps"):
-        check_map_early(config(tmp_path, {"train_batch_size": 4}), world_size=1)
+        check_map_early(config(tmp_path, {"train_batch_size": 3}), world_size=1)
+    check_map_early(config(tmp_path, {"train_batch_size": 4}), world_size=1)  # derived: 2
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
-    check_map_early(config(tmp_path, {"train_batch_size": 4}), world_size=1)
+    check_map_early(config(tmp_path, {"train_batch_size": 3}), world_size=1)
 
 
 def test_the_number_of_ranks_may_be_open(tmp_path: Path) -> None:
