@@ -192,6 +192,11 @@ def _advice(beat: Beat) -> str:
     )
 
 
+def _say(line: str) -> None:
+    """Print a line for people: any rank may have to, and the recorder is the training thread's."""
+    print(f"heartbeat: {line}", file=sys.stderr, flush=True)
+
+
 class Heartbeat:
     """The thread of one rank that writes its beats and, where it is this rank's turn, watches."""
 
@@ -219,16 +224,16 @@ class Heartbeat:
                 self.beat(place_of_thread(self._watched))
                 if self._is_watcher():
                     for line in self._observe():
-                        print(f"heartbeat: {line}", file=sys.stderr, flush=True)
+                        _say(line)
             except OSError as error:  # a full or lost disk ends the run elsewhere, if it does
-                print(f"heartbeat: not written: {error}", file=sys.stderr, flush=True)
+                _say(f"not written any more: {error}")
                 return
 
     def beat(self, place: Place, *, ended: bool = False) -> None:
         """Write this rank's file."""
         step, micro_step = self._where()
         self._count += 1
-        file_of(self._directory, self._ranks.rank).parent.mkdir(exist_ok=True)
+        file_of(self._directory, self._ranks.rank).parent.mkdir(parents=True, exist_ok=True)
         write_beat(
             self._directory,
             Beat(
@@ -264,13 +269,18 @@ class Heartbeat:
 
     def start(self) -> None:
         """Begin to beat."""
-        self.beat(Place(phase="records", waiting=False))
+        try:
+            self.beat(Place(phase="records", waiting=False))
+        except OSError as error:
+            _say(f"not written: {error}")
+            return
         self._thread.start()
 
     def stop(self) -> None:
         """Beat once more, as ended."""
         self._ended.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         with contextlib.suppress(OSError):
             self.beat(Place(phase="saving", waiting=False), ended=True)
 
@@ -280,7 +290,6 @@ def beating(directory: Path, ranks: Ranks, where: Callable[[], tuple[int, int]])
     """Show signs of life while the body runs; a collective at the start."""
     if ranks.is_main:
         shutil.rmtree(directory / "heartbeats", ignore_errors=True)
-        (directory / "heartbeats").mkdir()
     ranks.barrier()
     heart = Heartbeat(directory, ranks, where)
     heart.start()
