@@ -19,7 +19,7 @@ from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
 from glmforge.errors import Stopped, TrainingError, UsageError
 from glmforge.train import rundir
-from glmforge.train.changes import changed_settings, check_changes
+from glmforge.train.changes import changed_settings
 from glmforge.train.deterministic import deterministic_kernels
 from glmforge.train.disk import check_before_run, checkpoint_bytes
 from glmforge.train.engine import OptimizerSettings, build_engine
@@ -98,7 +98,7 @@ def train(
     if resume is not None and init_from is not None:
         raise UsageError(RESUME_OR_INIT)
     resuming = is_resuming(directory, resume)
-    ended = _already_complete(settings, directory, allow_changes) if resume is not None else None
+    ended = _already_complete(settings, directory) if resume is not None else None
     if ended is not None:
         if world.rank == 0:
             print(
@@ -151,14 +151,12 @@ def _note_end(session: Session, error: Stopped | TrainingError) -> None:
         )
 
 
-def _already_complete(config: RunConfig, directory: Path, allow_changes: bool) -> RunResult | None:
+def _already_complete(config: RunConfig, directory: Path) -> RunResult | None:
     final = rundir.read_final(directory)
     if final is None or final["status"] != "complete":
         return None
-    changes = changed_settings(directory, config)
-    if changes and allow_changes:
-        return None  # more steps, perhaps: known once the data is read
-    check_changes(directory, changes, allowed=False)
+    if changed_settings(directory, config):
+        return None  # refused, or lengthened: settled with everything else that may have changed
     return RunResult(
         output_dir=directory,
         weights_dir=directory / ("adapter" if config.trains_adapter else "model"),
