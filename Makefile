@@ -13,7 +13,7 @@ QUIET_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKEN
 PYTEST := env $(QUIET_ENV) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-all bench faults check format unit setup help
+.PHONY: demo test test-all test-browser bench faults check format unit setup help
 
 demo: setup  ## install, then train, evaluate, merge and compare a small model on the CPU
 	@$(STAGE) demo $(BIN)/glmforge demo
@@ -24,6 +24,10 @@ test: check unit  ## install, then every check and every test that needs no GPU
 
 test-all: test  ## the same and the long tier
 	@$(STAGE) "long tests" $(PYTEST) tests -m slow
+
+test-browser: setup  ## drive the pages in headless Chromium, installed into build/ where there is none
+	@folder=$$(sh scripts/browser.sh) && PATH="$${folder:+$$folder:}$$PATH" && export PATH && \
+	  $(STAGE) "pages in a browser" $(PYTEST) tests/e2e/test_*_page.py -m "slow or not slow"
 
 faults: setup  ## kill ranks of small runs 200 times at random moments; every run must end as if undisturbed
 	@rm -rf build/faults && mkdir -p build/faults
