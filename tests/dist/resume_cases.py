@@ -170,9 +170,8 @@ def damaged_files(scratch: Path) -> object:
         dist.barrier()
     if dist.get_rank() == 0:
         _cut_back(scratch, cut)
-        for step in (2, 4):
-            path = next((cut / f"checkpoints/step-{step:06d}").glob("*/*optim_states.pt"))
-            _damage(path, "flip", draw)
+        for path in sorted((cut / "checkpoints").glob("step-*")):
+            _damage(next(path.glob("*/*optim_states.pt")), "flip", draw)
     dist.barrier()
     before = _fingerprint(cut)
     refused = _refusal(scratch, "cut", resume="auto", **kwargs)
@@ -208,3 +207,30 @@ def named_states(scratch: Path) -> object:
         "stage": _refusal(scratch, "run", resume="auto", stage=3, max_steps=4, **OFTEN),
         "outcome": outcome(scratch / "run")["steps"],
     }
+
+
+def _background(scratch: Path, **kwargs: object) -> object:
+    """The same run with its checkpoints written at once and in the background."""
+    fast = scratch / "fast"
+    straight = run(scratch, "straight", **kwargs, **OFTEN)
+    moved = run(scratch, "cut", checkpoint_staging_dir=str(fast), **kwargs, **OFTEN)
+    found = {"equal": moved == straight and _same(scratch)}
+    first, second = (scratch / name / "checkpoints" for name in ("straight", "cut"))
+    found["names_equal"] = {p.name for p in first.iterdir()} == {p.name for p in second.iterdir()}
+    if dist.get_rank() == 0:
+        for name in ("step-000004", "step-000005"):
+            shutil.rmtree(scratch / "cut/checkpoints" / name)
+        (scratch / "cut/final.json").unlink()
+    dist.barrier()
+    kwargs |= {"checkpoint_staging_dir": str(fast), "resume": "auto"}
+    found["resumed_equal"] = run(scratch, "cut", **kwargs, **OFTEN) == straight and _same(scratch)
+    found["left"] = [p.name for p in fast.rglob("*") if p.is_file()]
+    return found
+
+
+def background_full_3(scratch: Path) -> object:
+    return _background(scratch, stage=3)
+
+
+def background_lora_2(scratch: Path) -> object:
+    return _background(scratch, stage=2, method="lora")

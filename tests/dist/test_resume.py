@@ -12,6 +12,8 @@ CASES = (
     "init_refusals",
     "damaged_files",
     "named_states",
+    "background_full_3",
+    "background_lora_2",
 )
 
 
@@ -95,7 +97,17 @@ def test_checkpoints_asked_for_by_name_are_named_precisely(two):
     """With the newest complete one; and another ZeRO stage is refused."""
     case = two["named_states"]
     assert "optim_states.pt: 0 bytes" in case["damaged"]
-    assert "goes on from step-000002" in case["damaged"]
+    assert "goes on from step-000003" in case["damaged"]
     assert "step-000002: whole" in case["whole"]
     assert "--init-from" in case["whole"]
     assert "zero_optimization.stage was 2 when the run began and is 3 now" in case["stage"]
+
+
+@pytest.mark.parametrize("name", ["background_full_3", "background_lora_2"])
+def test_checkpoints_written_in_the_background_are_the_same(two, name):
+    """Same run, same checkpoints, and it resumes from them bitwise; nothing is left behind."""
+    case = two[name]
+    assert case["equal"]
+    assert case["names_equal"]
+    assert case["resumed_equal"]
+    assert case["left"] == []

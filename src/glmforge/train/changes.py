@@ -21,9 +21,10 @@ from glmforge.train.schedule import rate_at
 # They change neither weights nor the order of the data.
 _FREE = frozenset(
     """launch training.output_dir training.logging_steps training.save_steps training.eval_steps
-    training.save_total_limit training.per_device_eval_batch_size training.report_to generation
-    training.per_device_train_batch_size training.gradient_accumulation_steps
-    data.prepared_dir data.preprocessing_num_workers deepspeed""".split()
+    training.save_total_limit training.checkpoint_staging_dir training.report_to generation
+    training.per_device_train_batch_size training.per_device_eval_batch_size
+    training.gradient_accumulation_steps data.prepared_dir data.preprocessing_num_workers
+    deepspeed""".split()
 )
 # Keys of the whole DeepSpeed config that only say how the rows of a step are shared.
 _SHARING = frozenset(

@@ -1,4 +1,6 @@
-"""Checkpoints that are whole or absent: write aside, check, rename, name it `latest`.
+"""Checkpoints that are whole or absent: their names, their end, finding and deleting them.
+
+``saving`` writes them: aside, flushed and hashed; then `commit` renames. Nothing is loaded here.
 
 Layout of ``checkpoints/step-000500/`` (format version 2)::
 
@@ -16,18 +18,13 @@ Layout of ``checkpoints/step-000500/`` (format version 2)::
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from glmforge.data.prepared import sha256_of
-from glmforge.distributed.collectives import Ranks
 from glmforge.errors import CheckpointError
 from glmforge.export.manifest import FORMAT_VERSION, MANIFEST, seal_of, verify
-from glmforge.train.state import Progress, rank_state
 
 _UNFINISHED = ".tmp-"
 _GONE = ".gone-"
@@ -55,91 +52,8 @@ def step_of(name: str) -> int:
     return int(name.removeprefix("step-"))
 
 
-def save_checkpoint(
-    engine: Any,
-    directory: Path,
-    progress: Progress,
-    ranks: Ranks,
-    *,
-    exclude_frozen: bool,
-    write_extras: Callable[[Path], None],
-) -> Path:
-    """Write the checkpoint of `progress.step` under `directory`; a collective.
-
-    Args:
-        engine: the DeepSpeed engine.
-        directory: the run's ``checkpoints``.
-        progress: saved as it is.
-        ranks: all ranks.
-        exclude_frozen: leave frozen parameters out (LoRA: the base is not copied).
-        write_extras: called on every rank with the temporary directory (the portable adapter).
-
-    Returns:
-        The finished directory; one that is complete already is left alone.
-    """
-    final = directory / name_of(progress.step)
-    temporary = directory / f"{_UNFINISHED}{final.name}"
-    if ranks.agree(is_whole(final) if ranks.is_main else None):
-        return final
-    if ranks.is_main:
-        for leftover in (temporary, final):
-            if leftover.exists():
-                shutil.rmtree(leftover)
-        (temporary / "state").mkdir(parents=True)
-    ranks.barrier()
-    tag = f"global_step{progress.step}"
-    engine.save_checkpoint(
-        str(temporary), tag=tag, save_latest=False, exclude_frozen_parameters=exclude_frozen
-    )
-    torch.save(rank_state(ranks.device), temporary / "state" / f"rank-{ranks.rank:05d}.pt")
-    write_extras(temporary)
-    if ranks.is_main:
-        (temporary / "latest").write_text(tag, encoding="utf-8")
-        progress_text = json.dumps(progress.to_dict(), indent=1)
-        (temporary / "state" / "progress.json").write_text(progress_text, encoding="utf-8")
-    ranks.barrier()
-    _commit(temporary, final, progress.step, ranks)
-    if ranks.is_main:
-        write_pointer(directory / "latest", final.name)
-    ranks.barrier()
-    return final
-
-
-def _commit(temporary: Path, final: Path, step: int, ranks: Ranks) -> None:
-    """Hash and flush all files (each rank its share), then manifest, then the final name."""
-    names = ranks.agree(_file_names(temporary) if ranks.is_main else None)
-    mine = {name: _seal(temporary / name) for name in names[ranks.rank :: ranks.world_size]}
-    shares = ranks.gather_objects(mine)
-    if not ranks.is_main:
-        return
-    files = {name: entry for share in shares for name, entry in share.items()}
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "step": step,
-        "world_size": ranks.world_size,
-        "files": {name: files[name] for name in names},
-    }
-    manifest["seal"] = seal_of(manifest)
-    path = temporary / MANIFEST
-    path.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    _flush(path)
-    _flush(temporary)
-    temporary.rename(final)
-    _flush(final.parent)
-
-
-def _file_names(directory: Path) -> list[str]:
-    files = (path for path in directory.rglob("*") if path.is_file())
-    return sorted(path.relative_to(directory).as_posix() for path in files)
-
-
-def _seal(path: Path) -> dict[str, Any]:
-    """Flush one file to disk and return its size and sha256."""
-    _flush(path)
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-
-
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file, or a directory's names, lie on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -147,11 +61,45 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
+def file_names(directory: Path) -> list[str]:
+    """Return all files under a directory, by their path in it."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return sorted(path.relative_to(directory).as_posix() for path in files)
+
+
+def commit(temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
+    """Give a written checkpoint its manifest, then its name; all its files are on the disk."""
+    sealed = dict(manifest) | {"format_version": FORMAT_VERSION}
+    sealed["seal"] = seal_of(sealed)
+    path = temporary / MANIFEST
+    path.write_text(json.dumps(sealed, indent=1), encoding="utf-8")
+    flush(path)
+    flush(temporary)
+    temporary.rename(final)
+    flush(final.parent)
+    write_pointer(final.parent / "latest", final.name)
+
+
+def temporary_of(final: Path) -> Path:
+    """Return the sibling in which a checkpoint is made."""
+    return final.with_name(f"{_UNFINISHED}{final.name}")
+
+
+def make_way(final: Path) -> Path:
+    """Remove what an earlier try at the same checkpoint left; return the new place to write."""
+    temporary = temporary_of(final)
+    for leftover in (temporary, final):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+    temporary.mkdir(parents=True)
+    return temporary
+
+
 def write_pointer(path: Path, text: str) -> None:
     """Replace a small text file in one move."""
     temporary = path.with_name(f".tmp-{path.name}")
     temporary.write_text(text + "\n", encoding="utf-8")
-    _flush(temporary)
+    flush(temporary)
     temporary.replace(path)
 
 

@@ -92,3 +92,20 @@ def check_before_save(directory: Path, one: int) -> None:
             f"and {free / GIB:.2f} GiB are free. The save was not begun, the older checkpoints "
             "are whole: free some space and go on with --resume auto"
         )
+
+
+def check_staging(directory: Path, share: int) -> str | None:
+    """Say so where the staging directory cannot hold one machine's part of a checkpoint.
+
+    Args:
+        directory: training.checkpoint_staging_dir.
+        share: bytes that all ranks of this machine write.
+    """
+    free = free_bytes(directory)
+    if free >= share:
+        return None
+    return (
+        f"training.checkpoint_staging_dir {str(directory)!r}: this machine's part of a checkpoint "
+        f"takes about {share / GIB:.2f} GiB and {free / GIB:.2f} GiB are free there: make it "
+        "larger, name another directory, or leave the setting out to write checkpoints at once"
+    )

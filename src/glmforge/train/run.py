@@ -33,6 +33,7 @@ from glmforge.train.out_of_memory import out_of_memory_explained
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
 from glmforge.train.prepare import RunPlan, plan_run
 from glmforge.train.resume import is_resuming
+from glmforge.train.saving import saver_of
 from glmforge.train.session import Session
 from glmforge.train.signals import SignalFlag, watch_signals
 from glmforge.train.state import Progress, seed_everything
@@ -134,6 +135,7 @@ def train(
             raise
         finally:
             session.recorder.close()
+            session.saver.close()
 
 
 def _note_end(session: Session, error: Stopped | TrainingError) -> None:
@@ -216,7 +218,7 @@ def _prepare(
         zero_stage=planned.engine_config["zero_optimization"]["stage"],
         precision=planned.precision,
         pad_to=row_width(config, planned, ranks),
-        checkpoint_bytes=checkpoint_size,
+        saver=saver_of(config, directory, engine, ranks, checkpoint_size),
         memory_plan=memory_plan,
         begun_at=progress.step,
     )

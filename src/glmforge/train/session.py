@@ -21,13 +21,12 @@ from glmforge.plan.batch import BatchSizes
 from glmforge.plan.report import Plan
 from glmforge.train.answers import answer_values, answers_line
 from glmforge.train.best import early_end_line, note_evaluation
-from glmforge.train.checkpoint import name_of, rotate, save_checkpoint, write_pointer
-from glmforge.train.disk import SLACK_BYTES, check_before_save, directory_bytes
+from glmforge.train.checkpoint import name_of
 from glmforge.train.evaluate import evaluate
 from glmforge.train.metrics import Recorder
-from glmforge.train.outputs import write_adapter
 from glmforge.train.pace import ForwardClock, Pace, RankTimes
 from glmforge.train.samples import SamplePrompt, generate_samples
+from glmforge.train.saving import Saver
 from glmforge.train.schedule import decay_count, learning_rate, warmup_count
 from glmforge.train.signals import SignalFlag
 from glmforge.train.state import Progress
@@ -64,8 +63,7 @@ class Session:
     zero_stage: int
     precision: str
     pad_to: int | None
-    checkpoint_bytes: int
-    """What the next checkpoint will take on disk: an estimate, then the last one's size."""
+    saver: Saver
     memory_plan: Plan | None = None
     """What was planned before the start."""
     begun_at: int = 0
@@ -150,7 +148,9 @@ class Session:
         stopping = bool(stop_signal) and not self.finished
         is_best = self.look() if self.look_is_due() and not stopping else False
         if self.finished or is_best or stopping or step % self.config.training.save_steps == 0:
-            self.save(is_best=is_best)
+            self.save(is_best=is_best, wait=self.finished or stopping)
+        else:
+            self.saver.poll()
         if stopping:
             raise Stopped(
                 f"{signal.Signals(stop_signal).name}: stopped after step {step} of "
@@ -207,30 +207,11 @@ class Session:
         found: dict[str, Any] = self.ranks.agree(measured)
         return found
 
-    def save(self, *, is_best: bool) -> None:
-        """Write a checkpoint, name it best where it is, and delete those beyond the limit."""
+    def save(self, *, is_best: bool, wait: bool = False) -> None:
+        """Write a checkpoint, name it best where it is, and delete those beyond the limit.
 
-        def extras(temporary: Path) -> None:
-            if self.is_lora:
-                write_adapter(self.engine.module, temporary / "adapter", self.ranks)
-
-        needed = self.checkpoint_bytes
-        self.ranks.on_main(lambda: check_before_save(self.checkpoints, needed))
-        path = save_checkpoint(
-            self.engine,
-            self.checkpoints,
-            self.progress,
-            self.ranks,
-            exclude_frozen=self.is_lora,
-            write_extras=extras,
-        )
-        if self.ranks.is_main:
-            if is_best:
-                write_pointer(self.checkpoints / "best", path.name)
-            rotate(
-                self.checkpoints,
-                keep_last=self.config.training.save_total_limit,
-                best_step=self.progress.best_step,
-            )
-            self.checkpoint_bytes = directory_bytes(path) + SLACK_BYTES
-        self.ranks.barrier()
+        Args:
+            is_best: whether the step's evaluation is the best so far.
+            wait: whether it must be whole on return; else a background write may be under way.
+        """
+        self.saver.save(self.progress, is_best=is_best, wait=wait)

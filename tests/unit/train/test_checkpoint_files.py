@@ -4,19 +4,10 @@ import json
 
 import pytest
 
+from glmforge.data.prepared import sha256_of
 from glmforge.errors import CheckpointError
-from glmforge.train.checkpoint import (
-    FORMAT_VERSION,
-    MANIFEST,
-    is_whole,
-    newest_complete,
-    rotate,
-    seal_of,
-    set_aside,
-    sha256_of,
-    sweep,
-    verify,
-)
+from glmforge.export.manifest import FORMAT_VERSION, MANIFEST, seal_of, verify
+from glmforge.train.checkpoint import is_whole, newest_complete, rotate, set_aside, sweep
 
 
 def make(directory, step, content=b"shard"):

@@ -1,0 +1,292 @@
+"""Writing checkpoints, at once or while training goes on.
+
+A save is the engine's shards, random states, progress and (LoRA) the adapter, written aside by all
+ranks, flushed and hashed; then rank 0 gives it its manifest and its name (``checkpoint.commit``).
+With a staging directory the ranks write there, in memory or on a fast disk, and a thread of each
+moves its files to their place; the checkpoint gets its name at the first step after the last file.
+One write at a time; a failed one ends the run at that step, older checkpoints whole.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glmforge.config import RunConfig
+from glmforge.data.prepared import sha256_of
+from glmforge.distributed.collectives import Ranks
+from glmforge.errors import CheckpointError
+from glmforge.train.checkpoint import (
+    commit,
+    file_names,
+    flush,
+    is_whole,
+    make_way,
+    name_of,
+    rotate,
+    temporary_of,
+    write_pointer,
+)
+from glmforge.train.disk import (
+    SLACK_BYTES,
+    check_before_save,
+    check_staging,
+    directory_bytes,
+)
+from glmforge.train.outputs import write_adapter
+from glmforge.train.state import Progress, rank_state
+
+Sealed = dict[str, dict[str, Any]]
+"""File → its bytes and sha256."""
+_CHUNK = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    """A checkpoint whose files this rank's thread is moving into place."""
+
+    final: Path
+    step: int
+    best_step: int | None
+    is_best: bool
+    moved: Future[Sealed]
+
+
+@dataclass(slots=True, kw_only=True)
+class Saver:
+    """Writes the checkpoints of one run; every method is a collective."""
+
+    engine: Any
+    directory: Path
+    """The run's ``checkpoints``."""
+    ranks: Ranks
+    exclude_frozen: bool
+    """Leave frozen parameters out (LoRA: the base is not copied)."""
+    keep_last: int
+    write_extras: Callable[[Path], None]
+    """Called on every rank with the directory that is being written (the portable adapter)."""
+    next_bytes: int
+    """What the next checkpoint will take on disk: an estimate, then the last one's size."""
+    staging: Path | None = None
+    """Where files are written first, or None to write them in place at once."""
+    _mover: ThreadPoolExecutor | None = None
+    _pending: _Pending | None = field(default=None)
+
+    def save(self, progress: Progress, *, is_best: bool, wait: bool) -> Path:
+        """Write the checkpoint of `progress.step`; one that is whole already is left alone.
+
+        Args:
+            progress: saved as it is.
+            is_best: name it ``best`` too.
+            wait: whether it has to be whole on return.
+
+        Raises:
+            CheckpointError: too little space, or the write failed (this one's, or the one before).
+        """
+        self.finish()
+        final = self.directory / name_of(progress.step)
+        self.ranks.on_main(lambda: check_before_save(self.directory, self.next_bytes))
+        if self.ranks.agree(is_whole(final) if self.ranks.is_main else None):
+            self._named(final, best_step=progress.best_step, is_best=is_best)
+            return final
+        if self.ranks.is_main:
+            make_way(final)
+        self.ranks.barrier()
+        place = self._own_staging() if self.staging is not None and not wait else None
+        target = temporary_of(final) if place is None else place
+        self._write(target, progress)
+        if place is None:
+            self._commit(final, progress.step, self._seal(target))
+            self._named(final, best_step=progress.best_step, is_best=is_best)
+            return final
+        if self._mover is None:
+            self._mover = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending = _Pending(
+            final=final,
+            step=progress.step,
+            best_step=progress.best_step,
+            is_best=is_best,
+            moved=self._mover.submit(move_files, place, target=temporary_of(final)),
+        )
+        return final
+
+    def poll(self) -> None:
+        """At a step's end: give a checkpoint its name once every rank's files are in place.
+
+        Raises:
+            CheckpointError: the write failed on some rank.
+        """
+        if self._pending is not None:
+            done = self.ranks.gather_floats([float(self._pending.moved.done())])
+            if all(row[0] for row in done):
+                self.finish()
+
+    def finish(self) -> None:
+        """Wait for the write that is under way, if any, and give the checkpoint its name.
+
+        Raises:
+            CheckpointError: the write failed on some rank.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        error = pending.moved.exception()
+        failed = self.ranks.gather_objects(None if error is None else f"{error}")
+        problems = [f"rank {rank}: {text}" for rank, text in enumerate(failed) if text is not None]
+        if problems:
+            raise CheckpointError(
+                [
+                    f"the checkpoint of step {pending.step} could not be written in the background"
+                    f" ({'; '.join(problems)}); the older checkpoints are whole: mend the cause "
+                    "and go on with --resume auto"
+                ]
+            ) from error
+        self._commit(pending.final, pending.step, pending.moved.result())
+        self._named(pending.final, best_step=pending.best_step, is_best=pending.is_best)
+
+    def _own_staging(self) -> Path:
+        """Return this rank's emptied place under the staging directory.
+
+        Raises:
+            CheckpointError: it is too small on some rank.
+        """
+        assert self.staging is not None
+        place = staging_place(self.staging, self.directory, self.ranks.rank)
+        shutil.rmtree(place, ignore_errors=True)
+        share = self.next_bytes * self.ranks.world.local_world_size // self.ranks.world_size
+        problem = check_staging(self.staging, share)
+        problems = sorted({text for text in self.ranks.gather_objects(problem) if text})
+        if problems:
+            raise CheckpointError(problems)
+        place.mkdir(parents=True)
+        return place
+
+    def _write(self, place: Path, progress: Progress) -> None:
+        """Write all files of a checkpoint but its manifest."""
+        tag = f"global_step{progress.step}"
+        (place / "state").mkdir(parents=True, exist_ok=True)
+        try:
+            self.engine.save_checkpoint(
+                str(place),
+                tag=tag,
+                save_latest=False,
+                exclude_frozen_parameters=self.exclude_frozen,
+            )
+            mine = place / "state" / f"rank-{self.ranks.rank:05d}.pt"
+            torch.save(rank_state(self.ranks.device), mine)
+            self.write_extras(place)
+            if self.ranks.is_main:
+                (place / "latest").write_text(tag, encoding="utf-8")
+                text = json.dumps(progress.to_dict(), indent=1)
+                (place / "state" / "progress.json").write_text(text, encoding="utf-8")
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not _is_of_the_disk(error):
+                raise
+            raise CheckpointError(
+                f"{place}: the checkpoint of step {progress.step} could not be written ({error}); "
+                "the older checkpoints are whole: free some space, or mend the disk, and go on "
+                "with --resume auto"
+            ) from error
+        self.ranks.barrier()
+
+    def _seal(self, place: Path) -> Sealed:
+        """Hash and flush this rank's share of the files of a checkpoint that lies in place."""
+        names = self.ranks.agree(file_names(place) if self.ranks.is_main else None)
+        mine = names[self.ranks.rank :: self.ranks.world_size]
+        found: Sealed = {}
+        for name in mine:
+            flush(place / name)
+            size = (place / name).stat().st_size
+            found[name] = {"bytes": size, "sha256": sha256_of(place / name)}
+        return found
+
+    def _commit(self, final: Path, step: int, mine: Sealed) -> None:
+        shares = self.ranks.gather_objects(mine)
+        if self.ranks.is_main:
+            files = {name: entry for share in shares for name, entry in share.items()}
+            manifest = {
+                "step": step,
+                "world_size": self.ranks.world_size,
+                "files": dict(sorted(files.items())),
+            }
+            commit(temporary_of(final), final, manifest)
+        self.ranks.barrier()
+
+    def _named(self, final: Path, *, best_step: int | None, is_best: bool) -> None:
+        if self.ranks.is_main:
+            if is_best:
+                write_pointer(self.directory / "best", final.name)
+            rotate(self.directory, keep_last=self.keep_last, best_step=best_step)
+            self.next_bytes = directory_bytes(final) + SLACK_BYTES
+        self.next_bytes = self.ranks.agree(self.next_bytes)
+
+    def close(self) -> None:
+        """End the thread and empty the staging place; not a collective, and waits for nothing."""
+        if self._mover is not None:
+            self._mover.shutdown(wait=False, cancel_futures=True)
+        if self.staging is not None and self._pending is None:
+            place = staging_place(self.staging, self.directory, self.ranks.rank)
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def saver_of(config: RunConfig, directory: Path, engine: Any, ranks: Ranks, one: int) -> Saver:
+    """Return what writes the checkpoints of a run.
+
+    Args:
+        config: of the run.
+        directory: of the run.
+        engine: the DeepSpeed engine.
+        ranks: all ranks.
+        one: bytes of a checkpoint, estimated.
+    """
+
+    def extras(place: Path) -> None:
+        if config.trains_adapter:
+            write_adapter(engine.module, place / "adapter", ranks)
+
+    staging = config.training.checkpoint_staging_dir
+    return Saver(
+        engine=engine,
+        directory=directory / "checkpoints",
+        ranks=ranks,
+        exclude_frozen=config.trains_adapter,
+        keep_last=config.training.save_total_limit,
+        write_extras=extras,
+        next_bytes=one,
+        staging=None if staging is None else Path(staging),
+    )
+
+
+def staging_place(staging: Path, checkpoints: Path, rank: int) -> Path:
+    """Return where a rank of one run writes first: apart from other runs and other ranks."""
+    run = hashlib.sha256(str(checkpoints.resolve()).encode()).hexdigest()[:12]
+    return staging / f"glmforge-{run}-rank{rank:05d}"
+
+
+def move_files(source: Path, *, target: Path) -> Sealed:
+    """Move all files to another file system, each hashed on the way and flushed at its end."""
+    found: Sealed = {}
+    for name in file_names(source):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        digest, size = hashlib.sha256(), 0
+        with open(source / name, "rb") as read, open(target / name, "wb") as written:
+            while chunk := read.read(_CHUNK):
+                written.write(chunk)
+                digest.update(chunk)
+                size += len(chunk)
+        flush(target / name)
+        (source / name).unlink()
+        found[name] = {"bytes": size, "sha256": digest.hexdigest()}
+    return found
+
+
+def _is_of_the_disk(error: RuntimeError) -> bool:
+    """Whether torch.save failed because the file could not be written."""
+    text = str(error)
+    return "No space left" in text or "File too large" in text or "failed writing" in text

@@ -1,0 +1,164 @@
+"""Checkpoints written at once or in the background: whole or absent, one at a time."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from glmforge.distributed.collectives import Ranks
+from glmforge.distributed.env import World
+from glmforge.errors import CheckpointError
+from glmforge.train import saving
+from glmforge.train.checkpoint import check, newest_complete
+from glmforge.train.saving import Saver, staging_place
+from glmforge.train.state import Progress
+
+
+class Engine:
+    """Writes one shard."""
+
+    def __init__(self):
+        self.error = None
+
+    def save_checkpoint(self, place, *, tag, save_latest, exclude_frozen_parameters):
+        assert not save_latest
+        folder = Path(place) / tag
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.error is not None:
+            raise self.error
+        (folder / "shard.pt").write_bytes(tag.encode() * 1000)
+
+
+@pytest.fixture
+def saver(tmp_path):
+    found = Saver(
+        engine=Engine(),
+        directory=tmp_path / "run" / "checkpoints",
+        ranks=Ranks(world=World(), device=torch.device("cpu")),
+        exclude_frozen=False,
+        keep_last=2,
+        write_extras=lambda place: None,
+        next_bytes=1000,
+        staging=tmp_path / "fast",
+    )
+    yield found
+    found.close()
+
+
+def names(saver):
+    return sorted(path.name for path in saver.directory.iterdir())
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Files move only once the event is set."""
+    gate, move = threading.Event(), saving.move_files
+
+    def wait_and_move(source, *, target):
+        assert gate.wait(10)
+        return move(source, target=target)
+
+    monkeypatch.setattr(saving, "move_files", wait_and_move)
+    yield gate
+    gate.set()
+
+
+def test_training_goes_on_and_the_name_comes_after_the_last_file(saver, slow):
+    """Until then `latest` is the older one."""
+    saver.save(Progress(step=1), is_best=False, wait=True)
+    saver.save(Progress(step=2), is_best=True, wait=False)
+    saver.poll()
+    assert "step-000002" not in names(saver)
+    assert (saver.directory / "latest").read_text().strip() == "step-000001"
+    slow.set()
+    saver.finish()
+    assert check(saver.directory / "step-000002")["step"] == 2
+    assert (saver.directory / "latest").read_text().strip() == "step-000002"
+    assert (saver.directory / "best").read_text().strip() == "step-000002"
+    assert not any(path.is_file() for path in saver.staging.rglob("*"))
+
+
+def test_the_background_writes_the_files_that_the_foreground_writes(saver):
+    """Manifest and all, but for the step."""
+    saver.save(Progress(step=3), is_best=False, wait=True)
+    saver.save(Progress(step=4), is_best=False, wait=False)
+    saver.finish()
+    files = [check(saver.directory / f"step-00000{n}")["files"].keys() for n in (3, 4)]
+    assert [name.replace("global_step4", "global_step3") for name in files[1]] == list(files[0])
+
+
+def test_one_write_at_a_time(saver, slow):
+    """The next save waits for the one before; a save that must be whole on return is."""
+    saver.save(Progress(step=1), is_best=False, wait=False)
+    slow.set()
+    saver.save(Progress(step=2), is_best=False, wait=True)
+    assert names(saver) == ["latest", "step-000001", "step-000002"]
+
+
+def test_a_failed_background_write_ends_the_run_at_the_next_step(saver, monkeypatch):
+    """With the rank and the reason; the older checkpoint is what a resume finds."""
+    saver.save(Progress(step=1), is_best=False, wait=True)
+
+    def fail(source, *, target):
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr(saving, "move_files", fail)
+    saver.save(Progress(step=2), is_best=False, wait=False)
+
+    def steps():
+        for _ in range(1000):
+            threading.Event().wait(0.01)
+            saver.poll()
+
+    with pytest.raises(CheckpointError, match=r"step 2 could not[\s\S]*rank 0: .*No space left"):
+        steps()
+    assert newest_complete(saver.directory).path.name == "step-000001"
+    saver.poll()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), RuntimeError("write(): No space left on device")],
+)
+def test_a_failed_write_in_place_leaves_the_older_ones_whole(saver, error):
+    """Whatever torch makes of the system's error."""
+    saver.save(Progress(step=1), is_best=False, wait=True)
+    saver.engine.error = error
+    with pytest.raises(CheckpointError, match="the older checkpoints are whole"):
+        saver.save(Progress(step=2), is_best=False, wait=True)
+    assert newest_complete(saver.directory).path.name == "step-000001"
+    saver.engine.error = RuntimeError("our bug")
+    with pytest.raises(RuntimeError, match="our bug"):
+        saver.save(Progress(step=2), is_best=False, wait=True)
+
+
+def test_a_staging_directory_that_is_too_small_is_refused_before_the_write(saver):
+    """The older checkpoints stay, nothing is written."""
+    saver.save(Progress(step=1), is_best=False, wait=True)
+    saver.next_bytes = 2**60
+    with pytest.raises(CheckpointError, match="the next checkpoint takes about"):
+        saver.save(Progress(step=2), is_best=False, wait=False)
+    problem = saving.check_staging(saver.staging, 2**60)
+    assert "training.checkpoint_staging_dir" in problem
+
+
+def test_a_whole_checkpoint_is_not_written_again_and_a_damaged_one_is(saver):
+    """A step may be saved twice: as the newest, then as the best."""
+    path = saver.save(Progress(step=1), is_best=False, wait=True)
+    shard = path / "global_step1" / "shard.pt"
+    before = shard.stat().st_mtime_ns
+    saver.save(Progress(step=1), is_best=True, wait=True)
+    assert shard.stat().st_mtime_ns == before
+    assert (saver.directory / "best").read_text().strip() == "step-000001"
+    shard.write_bytes(b"x")
+    saver.save(Progress(step=1), is_best=False, wait=True)
+    check(path)
+
+
+def test_runs_and_ranks_have_places_of_their_own(tmp_path):
+    """Two runs may share a staging directory."""
+    places = {
+        staging_place(tmp_path, tmp_path / run, rank) for run in ("a", "b") for rank in (0, 1)
+    }
+    assert len(places) == 4
