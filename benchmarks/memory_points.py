@@ -147,6 +147,8 @@ def measure(point: Point, *, explain: bool) -> dict:
             mark("backward")
             engine.step()
             mark("update")
+            value = float(loss.detach())
+            del loss  # as in training: its graph holds the first layer's input
     if watch is not None:
         print("PEAKS", json.dumps(watch.peaks()), flush=True)
     return {
@@ -155,7 +157,7 @@ def measure(point: Point, *, explain: bool) -> dict:
         "first_step": first,
         "repeats_heads": point.packed and kernel_repeats_heads(),
         "reserved_gib": round(torch.cuda.max_memory_reserved() / GIB, 3),
-        "loss": round(float(loss.detach()) / batches.trained_tokens, 4),
+        "loss": round(value / batches.trained_tokens, 4),
     }
 
 

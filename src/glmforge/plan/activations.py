@@ -137,6 +137,9 @@ def _attention_items(shape: ModelShape, work: Workload) -> list[Item]:
         items.append(Item(name="rotated keys", bytes=e * key, formula="eK"))
         items.append(Item(name="query_key_value", bytes=e * fused, formula="e(D + 2K)"))
     items.append(Item(name="attention output", bytes=e * query, formula="eD"))
+    if keeps_linear_inputs(work) and not work.packed:
+        # The kernel answers head by head; the output projection reads, and keeps, a copy by token.
+        items.append(Item(name="attention output by token", bytes=e * query, formula="eD"))
     items.append(Item(name="softmax sums", bytes=4 * shape.heads, formula="4 x heads"))
     return items
 

@@ -131,7 +131,9 @@ def _moments(shape: ModelShape, work: Workload, states: StateBytes) -> dict[str,
     resting = Term(
         name="gradients", bytes=states.resting_gradients, formula=states.gradients.formula
     )
-    return {
+    gradients = _term("gradients", states.gradients)
+    own = _term("own_gradients", states.own_gradients)
+    moments = {
         "loss": [
             activations,
             Term(name="logits", bytes=head.total, formula=head.formula),
@@ -139,9 +141,18 @@ def _moments(shape: ModelShape, work: Workload, states: StateBytes) -> dict[str,
             resting,
         ],
         "backward of the last layer": [activations, workspace, buffers, live, resting],
-        "end of backward": [workspace, buffers, live, _term("gradients", states.gradients)],
-        "update": [_term("gradients", states.gradients), _term("update", states.update)],
+        "end of backward": [workspace, buffers, live, gradients],
+        "update": [own, _term("update", states.update)],
     }
+    if work.zero_stage == 1:
+        # All gradients are there when they are reduced, and this rank's share is made beside them;
+        # the bucket's part of them is freed as it is filled.
+        moments["reduction"] = [gradients, own]
+    if states.to_host.bytes:
+        # The head's gradient is the first, and often the largest.
+        to_host = _term("gradient_to_host", states.to_host)
+        moments["first gradient to the host"] = [activations, buffers, to_host, gradients]
+    return moments
 
 
 def _host(states: StateBytes) -> tuple[Term, ...]:

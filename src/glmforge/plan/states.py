@@ -34,8 +34,10 @@ class StateBytes:
     """States of one rank.
 
     ``weights`` … ``zero_buffers`` stay for the whole run. ``gradients`` are those that exist after
-    a backward pass, ``resting_gradients`` those that exist before the first one of an update;
-    ``update`` is what the update needs besides; ``live`` are gathered weights of stage 3.
+    a backward pass, ``resting_gradients`` those that exist before the first one of an update,
+    ``own_gradients`` this rank's share, made when they are reduced; ``update`` is what the update
+    needs besides them; ``to_host`` what a gradient on its way to the host takes; ``live`` are
+    gathered weights of stage 3.
     """
 
     weights: Sized
@@ -43,6 +45,8 @@ class StateBytes:
     optimizer: Sized
     gradients: Sized
     resting_gradients: int
+    own_gradients: Sized
+    to_host: Sized
     backward_buffers: Sized
     zero_buffers: Sized
     update: Sized
@@ -87,9 +91,11 @@ def state_bytes(shape: ModelShape, work: Workload) -> StateBytes:
         ),
         gradients=gradients,
         resting_gradients=resting,
+        own_gradients=_own_gradients(work, trained, share),
+        to_host=_to_host(shape, work, trained),
         backward_buffers=_backward_buffers(work),
         zero_buffers=_zero_buffers(shape, work, trained),
-        update=_update(work, share),
+        update=_update(shape, work, share),
         live=_live(shape, work),
         host=_host(shape, work, trained, share, has_masters=has_masters),
     )
@@ -117,7 +123,7 @@ def _gradients(work: Workload, trained: int, share: int) -> tuple[Sized, int]:
     """Return the gradients after a backward pass, and those that exist before it."""
     e, stage = work.element, work.zero_stage
     accumulates = work.accumulation > 1
-    if work.offload_optimizer and stage in (1, 2):
+    if work.offload_optimizer and stage == 2:
         return Sized(bytes=0, formula="0 (sent to the host as they come)"), 0
     if stage == 3:
         if work.offload_optimizer:
@@ -126,6 +132,32 @@ def _gradients(work: Workload, trained: int, share: int) -> tuple[Sized, int]:
     if stage == 2:
         return Sized(bytes=e * share, formula="e Pt / N"), e * share if accumulates else 0
     return Sized(bytes=e * trained, formula="e Pt"), e * trained if accumulates else 0
+
+
+def _own_gradients(work: Workload, trained: int, share: int) -> Sized:
+    """Return the gradients that the update starts from."""
+    if work.offload_optimizer:
+        return Sized(bytes=0, formula="0 (on the host)")
+    if work.zero_stage == 0:
+        return Sized(bytes=work.element * trained, formula="e Pt")
+    return Sized(bytes=work.element * share, formula="e Pt / N")
+
+
+def _to_host(shape: ModelShape, work: Workload, trained: int) -> Sized:
+    """Return what stages 1 and 2 hold of a gradient while they offload it.
+
+    stage_1_and_2.py: one larger than the bucket is cloned, and its norm is taken in fp64.
+    """
+    if not work.offload_optimizer or work.zero_stage not in (1, 2):
+        return Sized(bytes=0, formula="0")
+    return Sized(
+        bytes=(8 + work.element) * _largest_trained(shape, work, trained),
+        formula="(8 + e) x largest trained weight (a copy, and its norm in fp64)",
+    )
+
+
+def _largest_trained(shape: ModelShape, work: Workload, trained: int) -> int:
+    return min(trained, shape.hidden * 64 if work.is_low_rank else shape.largest)
 
 
 def _backward_buffers(work: Workload) -> Sized:
@@ -145,18 +177,18 @@ def _zero_buffers(shape: ModelShape, work: Workload, trained: int) -> Sized:
         return Sized(bytes=e * work.reduce_bucket, formula="e x reduce_bucket_size (always there)")
     if work.zero_stage == 0 or not work.offload_optimizer:
         return Sized(bytes=0, formula="0")
-    largest = min(trained, shape.hidden * 64 if work.is_low_rank else shape.largest)
+    largest = _largest_trained(shape, work, trained)
     return Sized(bytes=e * largest, formula="e x largest trained weight (its gradient, on its way)")
 
 
-def _update(work: Workload, share: int) -> Sized:
+def _update(shape: ModelShape, work: Workload, share: int) -> Sized:
     """Return what an update needs besides: gradients made flat, then fp32."""
     if work.offload_optimizer:
         return Sized(bytes=0, formula="0 (the host updates)")
     if work.zero_stage == 0:
         size = 4 * share if work.precision != "fp32" else 0
         return Sized(bytes=size, formula="4 Pt (fp32 gradients)" if size else "0")
-    group = min(share, work.sub_group) if work.zero_stage == 3 else share
+    group = _sub_group(shape, work, share) if work.zero_stage == 3 else share
     if work.precision == "fp32":
         return Sized(bytes=4 * group, formula="4 Pt / N (flat gradients)")
     return Sized(
@@ -164,6 +196,23 @@ def _update(work: Workload, share: int) -> Sized:
         formula="(e + 4) Pt / N (gradients flat, then fp32)"
         + (", sub_group_size at a time" if work.zero_stage == 3 else ""),
     )
+
+
+def _sub_group(shape: ModelShape, work: Workload, share: int) -> int:
+    """Return the elements of stage 3's largest sub-group.
+
+    stage3.py, `_create_fp16_sub_groups`: one is closed when it has reached sub_group_size, so that
+    its last weight goes beyond it.
+    """
+    if work.method != "full":
+        return min(share, work.sub_group)
+    layer = [linear.in_features * linear.out_features for linear in shape.linears]
+    largest = size = 0
+    for elements in (shape.embedding, *(layer * shape.layers), shape.head):
+        size += -(-elements // work.world_size)
+        largest = max(largest, size)
+        size = 0 if size >= work.sub_group else size
+    return min(share, largest)
 
 
 def _live(shape: ModelShape, work: Workload) -> Sized:

@@ -45,6 +45,7 @@ def train_step(engine: Any, batches: StepBatches, rate: float, ranks: Ranks) -> 
             norm_before = local_gradient_norm(engine)
         update(engine)
         share += loss.detach().double() / ranks.world_size
+        del loss  # with checkpointing its graph would hold the first layer's input and gradient
     norm = norm_before if norm_before is not None else reported_norm(engine)
     return float(share), norm
 
