@@ -1,7 +1,7 @@
 """Files to records: bytes in, ``(file:line, JSON value)`` out, and every fault with its place.
 
 JSON Lines or a JSON array is told by the first bytes, not by the file name; gzip and zstandard
-by their magic. JSON Lines stream line by line, so a file of any size needs one line of memory.
+by their magic. Both stream, so a file of any size needs the memory of one record (``documents``).
 A line that cannot be read becomes a ``Problem`` and reading goes on: one pass reports them all.
 What a record *means* is the business of ``formats``; tables (CSV, Parquet) are in ``tables``.
 """
@@ -10,7 +10,6 @@ import codecs
 import gzip
 import io
 import json
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from glmforge.data.conversation import Problem
+from glmforge.data.documents import read_document
 from glmforge.errors import DataError
 
 
@@ -74,11 +74,11 @@ def read_json_records(path: Path, *, gbk: bool = False) -> Iterator[Record | Pro
         if not first:
             return
         whole = _is_whole_document(first, _next_line(stream, stream.readline()))
+    if whole:
+        yield from _document_records(path, gbk)
+        return
     with open_stream(path) as stream:
-        if whole:
-            yield from _document_records(stream.read(), path, gbk)
-        else:
-            yield from _line_records(stream, path, gbk)
+        yield from _line_records(stream, path, gbk)
 
 
 DAMAGE = (OSError, EOFError, zlib.error, pa.ArrowException)
@@ -227,61 +227,34 @@ def parse(text: str, source: str) -> Record | Problem:
     )
 
 
-_BLANK = re.compile(r"[\s,]*")
-
-
-def _document_records(data: bytes, path: Path, gbk: bool) -> Iterator[Record | Problem]:
-    """Records of a JSON array, of an object holding one list, or of objects one after another."""
-    data = data.removeprefix(codecs.BOM_UTF8)
-    text = _decode_document(data, path, gbk)
-    if isinstance(text, Problem):
-        yield text
-        return
-    decoder = json.JSONDecoder()
-    blank = re.compile(r"\s*")
-    position = blank.match(text).end()  # type: ignore[union-attr]
-    is_array = text.startswith("[", position)
-    between = _BLANK if is_array else blank
-    position = between.match(text, position + is_array).end()  # type: ignore[union-attr]
-    line, counted = 1, 0
-    while position < len(text):
-        line += text.count("\n", counted, position)
-        counted = position
-        source = f"{path.name}:{line}"
-        if is_array and text[position] == "]":
-            tail = blank.match(text, position + 1).end()  # type: ignore[union-attr]
-            if tail < len(text):
-                yield _broken(source, "text after the array's closing bracket")
-            return
+def _document_records(path: Path, gbk: bool) -> Iterator[Record | Problem]:
+    """Records of a JSON array, or of objects one after another."""
+    fault = _first_bad_line(path) if gbk else None
+    with open_stream(path) as stream:
         try:
-            value, position = decoder.raw_decode(text, position)
-        except json.JSONDecodeError as error:
-            yield _broken(f"{path.name}:{error.lineno}", f"{error.msg} at column {error.colno}")
-            return
-        except (RecursionError, ValueError) as error:
-            yield _broken(source, f"a value that cannot be read ({str(error)[:80]})")
-            return
-        yield Record(source=source, value=value)
-        position = between.match(text, position).end()  # type: ignore[union-attr]
-    if is_array:
-        yield _broken(f"{path.name}:{line}", "the array is not closed: the file is cut short")
+            for found in read_document(
+                stream, "utf-8-sig" if fault is None else "gb18030", path.name, _broken
+            ):
+                if isinstance(found, Problem):
+                    yield found
+                else:
+                    yield Record(source=f"{path.name}:{found[0]}", value=found[1])
+        except UnicodeDecodeError:
+            problem = fault or _first_bad_line(path)
+            assert problem is not None, "strict decoding failed somewhere"
+            yield problem
 
 
-def _decode_document(data: bytes, path: Path, gbk: bool) -> str | Problem:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        start = data.rfind(b"\n", 0, error.start) + 1
-        end = data.find(b"\n", error.start)
-        line = data[start : end if end >= 0 else len(data)]
-        number = data.count(b"\n", 0, error.start) + 1
-    found = decode(line, f"{path.name}:{number}", start, path, gbk=False)
-    if not gbk:
-        return found
-    try:
-        return data.decode("gb18030")
-    except UnicodeDecodeError:
-        return found
+def _first_bad_line(path: Path) -> Problem | None:
+    """The problem of the first line that is not UTF-8."""
+    offset = 0
+    with open_stream(path) as stream:
+        for number, line in enumerate(stream, 1):
+            found = decode(line, f"{path.name}:{number}", offset, path, gbk=False)
+            if isinstance(found, Problem):
+                return found
+            offset += len(line)
+    return None
 
 
 def _broken(source: str, what: str) -> Problem:

@@ -1,0 +1,130 @@
+"""JSON that is one document instead of lines: an array of records, or objects one after another.
+
+The text is decoded and parsed piece by piece, so that an array of any size needs little more than
+its longest record. Faults carry the line and column of the file; records before one are read.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from glmforge.data.conversation import Problem
+
+_PIECE = 1 << 20  # bytes read at a time
+_NEAR_END = 16  # characters: a fault so near to what was read so far may be its cut end
+_BLANK = re.compile(r"\s*")
+_BLANK_OR_COMMA = re.compile(r"[\s,]*")
+Value = tuple[int, object]
+
+
+class _Text:
+    """A window on a document's text that moves forward; knows its place in the file."""
+
+    def __init__(self, stream: BinaryIO, encoding: str) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self.text = ""
+        self.at = 0  # where in ``text`` the next value is looked for
+        self.line = 1  # of ``text``'s beginning
+        self._column = 0  # characters of that line before ``text``
+        self.ended = False
+
+    def grow(self) -> None:
+        """Read more: as much again as is held, at least a piece.
+
+        Raises:
+            UnicodeDecodeError: bytes that are not in the document's encoding.
+        """
+        self._forget()
+        data = self._stream.read(max(_PIECE, len(self.text)))
+        self.ended = not data
+        self.text += self._decoder.decode(data, final=self.ended)
+
+    def _forget(self) -> None:
+        gone = self.text[: self.at]
+        self.line += gone.count("\n")
+        last = gone.rfind("\n")
+        self._column = len(gone) - last - 1 if last >= 0 else self._column + len(gone)
+        self.text, self.at = self.text[self.at :], 0
+
+    def skip(self, pattern: re.Pattern[str]) -> bool:
+        """Pass over what a pattern matches; say whether anything follows."""
+        while True:
+            self.at = pattern.match(self.text, self.at).end()  # type: ignore[union-attr]
+            if self.at < len(self.text):
+                return True
+            if self.ended:
+                return False
+            self.grow()
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Line and column (from 1) of a position of the window."""
+        before = self.text[:at]
+        last = before.rfind("\n")
+        column = at - last if last >= 0 else self._column + at + 1
+        return self.line + before.count("\n"), column
+
+
+def read_document(
+    stream: BinaryIO, encoding: str, name: str, broken: Callable[[str, str], Problem]
+) -> Iterator[Value | Problem]:
+    """Yield (line, value) of every record, and a problem where the text is no JSON from there on.
+
+    Args:
+        stream: at the document's beginning.
+        encoding: of the text; "utf-8-sig" passes over a byte order mark.
+        name: the file's name, for problems.
+        broken: makes a problem of a place and what is wrong there.
+
+    Raises:
+        UnicodeDecodeError: bytes that are not in the encoding; records before them were yielded.
+    """
+    window = _Text(stream, encoding)
+    if not window.skip(_BLANK):
+        return
+    is_array = window.text.startswith("[", window.at)
+    window.at += is_array
+    between = _BLANK_OR_COMMA if is_array else _BLANK
+    while window.skip(between):
+        line, _ = window.place(window.at)
+        if is_array and window.text[window.at] == "]":
+            window.at += 1
+            if window.skip(_BLANK):
+                line, _ = window.place(window.at)
+                yield broken(f"{name}:{line}", "text after the array's closing bracket")
+            return
+        value = _next_value(window, name, broken)
+        if isinstance(value, Problem):
+            yield value
+            return
+        yield line, value[0]
+    if is_array:
+        line, _ = window.place(len(window.text))
+        yield broken(f"{name}:{line}", "the array is not closed: the file is cut short")
+
+
+_decode = json.JSONDecoder().raw_decode
+
+
+def _next_value(
+    window: _Text, name: str, broken: Callable[[str, str], Problem]
+) -> tuple[object] | Problem:
+    """Parse one value, reading on while it may only be cut."""
+    while True:
+        try:
+            value, end = _decode(window.text, window.at)
+            after = window.text[end : end + 1]  # "1" may be the beginning of "1.5"
+            if window.ended or (after and (after not in "0123456789.eE+-")):
+                window.at = end
+                return (value,)
+        except json.JSONDecodeError as error:
+            near_end = error.pos >= len(window.text) - _NEAR_END
+            if window.ended or not (near_end or error.msg.startswith("Unterminated string")):
+                line, column = window.place(error.pos)
+                return broken(f"{name}:{line}", f"{error.msg} at column {column}")
+        except (RecursionError, ValueError) as error:
+            line, _ = window.place(window.at)
+            return broken(f"{name}:{line}", f"a value that cannot be read ({str(error)[:80]})")
+        window.grow()
