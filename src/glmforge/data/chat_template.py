@@ -3,9 +3,9 @@
 A turn's trained span is what the rendering with the answer adds to the generation prompt of the
 history before it, up to the stop token. Where the prompt is no prefix of the whole rendering
 (templates that strip the thinking of earlier turns), every turn is a row of its own; where it is
-no prefix even then, the template is refused. Without a template only text and single
-prompt/response pairs can be trained. Ids come from the tokenizer itself, so a control token
-spelled in the text would become one: such a dialogue is refused, with the spelling.
+no prefix even then, the template is refused, unless its prompt opens the thinking. Without a
+template only text and single prompt/response pairs can be trained. Ids come from the tokenizer
+itself, so a control token spelled in the text would become one: such a dialogue is refused.
 """
 
 import json
@@ -23,6 +23,10 @@ _STOPS = (
     "<|user|>", "<|observation|>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>",
     "<|end|>", "<|end_of_text|>", "<end_of_turn>", "</s>",
 )  # fmt: skip
+
+
+_THINK, _END_THINK = "<think>", "</think>"
+_TAIL = 12  # tokens at a prompt's end that may spell its opening of the thinking
 
 
 class ChatTemplate:
@@ -68,6 +72,7 @@ class ChatTemplate:
         rows = []
         for span in spans:
             own = self._row(conversation, self._render(conversation, span[1], False), [span])
+            own = own or self._thinking_row(conversation, span)
             if own is None:
                 raise Inexpressible(
                     "chat-template",
@@ -147,6 +152,34 @@ class ChatTemplate:
             row.append(Segment(token_ids=whole[at:], trained=False, kind="control"))
         return row
 
+    def _thinking_row(self, conversation: Conversation, span: tuple[int, int]) -> Row | None:
+        """A turn of a template whose prompt opens the thinking that its renderings strip (GLM-Z1).
+
+        The model closes the thinking itself: that is trained, with the reasoning where the data
+        holds it, inline or apart. None where the prompt opens none, or the turn holds a call.
+        """
+        prompt = self._render(conversation, span[0], True)
+        opening: str = self._tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
+        messages = conversation.messages[span[0] : span[1]]
+        if not opening.rstrip().endswith(_THINK) or any(m.arguments is not None for m in messages):
+            return None
+        content = "\n".join(message.content for message in messages)
+        if _END_THINK in content:
+            content = content.lstrip().removeprefix(_THINK).lstrip("\n")
+        else:
+            reasoning = messages[0].reasoning.strip("\n")
+            content = f"{reasoning}\n{_END_THINK}\n{content}".removeprefix("\n")
+        if not opening.endswith("\n"):
+            content = f"\n{content}"
+        answer = self._tokenizer(content, add_special_tokens=False)["input_ids"]
+        last = span[1] - 1
+        return [
+            Segment(token_ids=prompt, trained=False, kind="control", message=span[0]),
+            Segment(token_ids=answer, trained=True, kind="content", message=last),
+            Segment(token_ids=self._terminator([], messages[-1]), trained=True, kind="terminator",
+                    message=last),
+        ]  # fmt: skip
+
     def _through_stop(self, ids: list[int]) -> list[int]:
         """A span up to its first stop token; what a template writes after it is not generated."""
         for at, token in enumerate(ids):
@@ -181,7 +214,12 @@ class ChatTemplate:
         return list(ids)
 
     def _refuse_spellings(self, conversation: Conversation) -> None:
-        texts = "\n".join(message.text for message in conversation.messages)
+        texts = "\n".join(
+            message.text.replace(_THINK, "").replace(_END_THINK, "")
+            if message.role == "assistant"
+            else message.text
+            for message in conversation.messages
+        )
         found = [token for token in self._specials if token in texts]
         if found:
             raise Inexpressible(

@@ -103,6 +103,40 @@ def test_a_template_that_strips_earlier_thinking_gives_a_row_a_turn():
     assert len(encode_rows(DIALOGUE, tokenizer, labels="last_turn")) == 1
 
 
+# The shape of GLM-Z1's template: its prompt opens the thinking, its history has none.
+OPENS_THINKING = (
+    "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n"
+    "{{ m.content.split('</think>')[-1].strip() }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n<think>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("newline", ["", "\n"])
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"content": "答", "reasoning_content": "想"}, "想\n</think>\n答<|user|>"),
+        ({"content": "<think>\n想\n</think>\n\n答"}, "想\n</think>\n\n答<|user|>"),
+        ({"content": "答"}, "</think>\n答<|user|>"),
+    ],
+)
+def test_a_prompt_that_opens_the_thinking_trains_what_closes_it(answer, expected, newline):
+    """GLM-Z1: <think> is the prompt's; the reasoning is trained where the data holds it."""
+    template = OPENS_THINKING.replace("<think>{% endif", f"<think>{newline}{{% endif")
+    tokenizer = tokenizer_with(template, eos="<|user|>")
+    turn = {"role": "assistant", **answer}
+    messages = [DIALOGUE[0], turn, DIALOGUE[2], turn]
+    rows = encode_rows(messages, tokenizer)
+    found = [text for text, _ in trained(tokenizer, rows)]
+    assert found == ["\n" * (not newline) + expected] * 2
+    for (ids, labels), end in zip(rows, (1, 3)):
+        prompt = generation_prompt(messages[:end], tokenizer)
+        assert ids[: len(prompt)] == prompt
+        assert all(label == -100 for label in labels[: len(prompt)])
+        assert tokenizer.decode(prompt).endswith(f"<think>{newline}")
+    assert "想" not in tokenizer.decode(rows[1][0][: len(prompt)])
+
+
 def test_a_template_whose_prompt_is_no_prefix_is_refused():
     with pytest.raises(DataError, match="in other ways than its generation prompt"):
         encode_rows(DIALOGUE, tokenizer_with(NO_PREFIX))
