@@ -142,7 +142,7 @@ def _moments(shape: ModelShape, work: Workload, states: StateBytes) -> dict[str,
         ],
         "backward of the last layer": [activations, workspace, buffers, live, resting],
         "end of backward": [workspace, buffers, live, gradients],
-        "update": [own, _term("update", states.update)],
+        "update": [_term("gradients", states.own_gradients), _term("update", states.update)],
     }
     if work.zero_stage == 1:
         # All gradients are there when they are reduced, and this rank's share is made beside them;

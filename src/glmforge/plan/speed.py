@@ -20,8 +20,8 @@ MATRIX_FLOPS = 659e12
 """bf16 products of 8192 x 8192 matrices, sustained for 3 s on an H200 (power-limited)."""
 
 FLOOR_SHARE = {
-    ("low-rank", True, False): 0.776,
-    ("low-rank", True, True): 0.54,
+    ("low-rank", True, False): 0.853,
+    ("low-rank", True, True): 0.605,
     ("low-rank", False, False): 0.575,
     ("low-rank", False, True): 0.44,
     ("full", True, False): 0.69,
@@ -30,8 +30,13 @@ FLOOR_SHARE = {
     ("full", False, True): 0.54,
 }
 """Share of the floor reached at 16,384 tokens a forward pass, by (method, compiled, checkpointing).
-Measured for LoRA on a 6B shape; "full" compiled from fused kernels, full eager without
-checkpointing taken from LoRA's."""
+LoRA: this program on a 6B shape (21,300 tokens/s, 15,250 with checkpointing) and hand-made plain
+modules; "full" compiled: this program on two cards (9,970 tokens/s a card with checkpointing); full
+eager without checkpointing taken from LoRA's."""
+
+STAGE_3_SHARE = {"low-rank": 0.97, "full": 0.80}
+"""Speed of compiled layers under ZeRO-3, whose hooks cut them into pieces, by that under ZeRO-2, both
+without communication: 1.10 s against 1.07 (LoRA, 6B), 0.96 against 0.75 (full), two H200."""
 
 LAYER_SECONDS = {True: 0.001, False: 0.004}
 """What a layer costs a forward and backward pass whatever its rows, by compiled. Eager: from two
@@ -78,13 +83,13 @@ def predict_speed(shape: ModelShape, work: Workload, links: Links = "nvlink") ->
     kind = "low-rank" if work.is_low_rank else "full"
     # Each weight: 2 operations a token forward, 2 for the gradient behind it, 2 for its own.
     passes = 4.0 if work.is_low_rank else 2 + 4 * graph_layers(shape, work) / shape.layers
-    # Hooks of ZeRO-3 cut compiled layers into small pieces, nearer to the plain path.
-    compiled = work.compiled and work.zero_stage != 3
+    compiled = work.compiled
     share = FLOOR_SHARE[kind, compiled, False]
     if work.checkpointing:
         again = 1 / work.checkpoint_every
         share = 1 / ((1 - again) / share + again / FLOOR_SHARE[kind, compiled, True])
     share *= QLORA_SHARE if work.method == "qlora" else 1.0
+    share *= STAGE_3_SHARE[kind] if compiled and work.zero_stage == 3 else 1.0
     flops = passes * shape.matrix_parameters * work.tokens
     flops += 6 * work.row_tokens * shape.query_width * shape.layers * work.tokens
     rate = MATRIX_FLOPS * share / (8 if work.precision == "fp32" else 1)
@@ -108,7 +113,8 @@ def _gather_seconds(shape: ModelShape, work: Workload, links: Links) -> float:
     others = (ranks - 1) / ranks
     moved = 0.0
     if work.zero_stage == 3:
-        moved += 2 * work.element * shape.parameters * others * work.accumulation
+        passes = 3 if work.checkpointing else 2  # forward, again where recomputed, backward
+        moved += passes * work.element * shape.parameters * others * work.accumulation
     trained = trained_parameters(shape, work)
     every = work.accumulation if work.zero_stage >= 2 else 1
     moved += 2 * work.element * trained * others * every

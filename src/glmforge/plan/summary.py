@@ -12,7 +12,7 @@ from glmforge.plan.advisor import Machine
 from glmforge.plan.data_facts import DataFacts
 from glmforge.plan.report import Plan, make_plan
 from glmforge.plan.request import Card
-from glmforge.plan.text import settings_of
+from glmforge.plan.text import duration, settings_of
 from glmforge.plan.workload import Precision
 
 DIFFERENCE_SHARE = 0.05
@@ -97,7 +97,7 @@ def summary_lines(plan: Plan) -> list[str]:
             f"{plan.card_words()} with slack and context: {plan.verdict()}"
         )
         pace = f"about {speed.tokens_per_second:,.0f} tokens/s on H200-class cards"
-        pace += f", {plan.hours:.2f} h" if plan.hours is not None else ""
+        pace += f", {duration(plan.hours)}" if plan.hours is not None else ""
     else:
         memory = f"no card: about {found.peak_gib:.1f} GiB of host memory a process ({terms})"
         memory += f" and {found.host_gib:.0f} GiB for the process itself"

@@ -90,11 +90,16 @@ def _length_lines(plan: Plan) -> list[str]:
     if plan.length is not None and plan.hours is not None:
         lines.append(plan.length.sentence())
         lines.append(
-            f"expected: {plan.hours:.2f} h at {speed.tokens_per_second:,.0f} tokens/s, on cards as "
+            f"expected: {duration(plan.hours)} at {speed.tokens_per_second:,.0f} tokens/s, on cards as "
             "fast as an H200 (659 TFLOP/s in bf16); other cards in proportion"
         )
     lines.append(f"disk: {plan.disk_gib:.1f} GiB for checkpoints and the last weights")
     return [*lines, ""]
+
+
+def duration(hours: float) -> str:
+    """Say how long, in hours, or in minutes where that is less than one."""
+    return f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.1f} minutes"
 
 
 def _ranking(plan: Plan) -> list[str]:

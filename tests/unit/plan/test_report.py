@@ -16,7 +16,7 @@ from glmforge.plan.data_facts import DataFacts
 from glmforge.plan.report import Plan, make_plan
 from glmforge.plan.request import Card, precision_verdict
 from glmforge.plan.summary import peak_line, plan_for_run, refusal, summary_lines
-from glmforge.plan.text import plan_json, plan_lines
+from glmforge.plan.text import duration, plan_json, plan_lines
 
 FACTS = DataFacts(
     dialogues=10_000,
@@ -314,6 +314,11 @@ def test_the_whole_plan_names_terms_choice_and_deepspeed_config() -> None:
     for word in ("planned max_memory_allocated", "choice: ", "runner-up: ", "deepspeed.json:"):
         assert word in text
     assert "auto" not in text.partition("deepspeed.json:")[2]
+
+
+def test_short_runs_are_told_in_minutes() -> None:
+    """An hour and more in hours."""
+    assert (duration(0.05), duration(2.25)) == ("3.0 minutes", "2.2 h")
 
 
 def test_an_int4_export_is_refused_before_anything_is_planned(shared: Path) -> None:
