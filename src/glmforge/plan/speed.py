@@ -35,8 +35,8 @@ modules; "full" compiled: this program on two cards (9,970 tokens/s a card with 
 eager without checkpointing taken from LoRA's."""
 
 STAGE_3_SHARE = {"low-rank": 0.97, "full": 0.80}
-"""Speed of compiled layers under ZeRO-3, whose hooks cut them into pieces, by that under ZeRO-2, both
-without communication: 1.10 s against 1.07 (LoRA, 6B), 0.96 against 0.75 (full), two H200."""
+"""Speed of compiled layers under ZeRO-3, whose hooks cut them into pieces, by that under ZeRO-2,
+both without communication: 1.10 s against 1.07 (LoRA, 6B), 0.96 against 0.75 (full), two H200."""
 
 LAYER_SECONDS = {True: 0.001, False: 0.004}
 """What a layer costs a forward and backward pass whatever its rows, by compiled. Eager: from two

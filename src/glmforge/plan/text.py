@@ -90,8 +90,8 @@ def _length_lines(plan: Plan) -> list[str]:
     if plan.length is not None and plan.hours is not None:
         lines.append(plan.length.sentence())
         lines.append(
-            f"expected: {duration(plan.hours)} at {speed.tokens_per_second:,.0f} tokens/s, on cards as "
-            "fast as an H200 (659 TFLOP/s in bf16); other cards in proportion"
+            f"expected: {duration(plan.hours)} at {speed.tokens_per_second:,.0f} tokens/s, on "
+            "cards as fast as an H200 (659 TFLOP/s in bf16); other cards in proportion"
         )
     lines.append(f"disk: {plan.disk_gib:.1f} GiB for checkpoints and the last weights")
     return [*lines, ""]
