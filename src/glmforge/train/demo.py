@@ -1,8 +1,8 @@
 """`glmforge demo`: the main job on the embedded default, start to end, as a user would run it.
 
 `glmforge train` on a packaged config with several processes, `export`, the exported model opened
-in a fresh process, and the same prompts answered before and after. It fails when training did not
-change the model.
+in a fresh process, the same prompts answered before and after, and a report of both. It fails when
+training did not change the model.
 """
 
 import json
@@ -78,7 +78,9 @@ def run_demo(out_dir: Path | None, nproc: int) -> int:
     merged_dir = free_directory(run_dir.with_name(f"{run_dir.name}-export"))
     report = export(run_dir, merged_dir, merge=True)
     result = measure(run_dir, merged_dir)
+    page = write_report(run_dir)
     show(result, report)
+    print(f"report, every answer before and after: {page}")
     check(result)
     return 0
 
@@ -126,6 +128,25 @@ def fresh_answers(directory: Path, prompts: list[str]) -> dict[str, str]:
         raise TrainingError(f"{directory}: a fresh process cannot answer with it:\n{tail}")
     rows = (json.loads(line) for line in done.stdout.splitlines())
     return {row["prompt"]: row["answer"] for row in rows}
+
+
+def write_report(run_dir: Path) -> Path:
+    """Compare the run with the random weights it began from, in a new process; return the page.
+
+    Raises:
+        TrainingError: the process failed; its last lines say why.
+    """
+    files, page = asset_path("demo"), run_dir / "report.html"
+    command = ["compare", "--base", str(files / "model"), "--tuned", str(run_dir), "--prompts"]
+    command += [str(files / "validation.jsonl"), "--out", str(page), "--no-general"]
+    command += ["--max-new-tokens", "64", "--batch-size", "24"]
+    done = subprocess.run(
+        [sys.executable, "-m", "glmforge", *command], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        tail = "\n".join(done.stderr.strip().split("\n")[-5:])
+        raise TrainingError(f"{run_dir}: before and after cannot be compared:\n{tail}")
+    return page
 
 
 def show(result: DemoResult, report: ExportReport) -> None:
