@@ -55,6 +55,25 @@ class _Inputs:
 
         return ReadOptions(columns=self.columns, repairs=self.repair)
 
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, or None.
+
+        Raises:
+            UsageError: rows would be longer than the model has positions.
+        """
+        if self.model is None:
+            return None
+        from glmforge.models import load_config, load_tokenizer
+
+        if (self.model / "config.json").is_file():
+            positions = getattr(load_config(self.model), "max_position_embeddings", None)
+            if positions is not None and self.max_length > positions:
+                raise UsageError(
+                    f"rows of {self.max_length} tokens are longer than the {positions} positions "
+                    f"of {self.model}: --max-length {positions} or less"
+                )
+        return load_tokenizer(self.model)
+
 
 def _inputs(
     files: list[Path] | None,
@@ -124,14 +143,14 @@ def check(
     from glmforge.cli.output import print_json
     from glmforge.data.quality import examine
     from glmforge.data.quality_text import report_lines, report_values
-    from glmforge.data.sources import iterate
+    from glmforge.data.sources import data_files, iterate
     from glmforge.data.verdict import blocks
 
     options = inputs.options()
     report = examine(
         iterate(inputs.train, options),
         validation=iterate(inputs.validation, options),
-        tokenizer=_tokenizer(inputs.model),
+        tokenizer=inputs.tokenizer(),
         max_length=inputs.max_length,
         labels=inputs.labels,  # type: ignore[arg-type]  # checked by limit_of
         truncation=inputs.truncation,  # type: ignore[arg-type]
@@ -139,6 +158,10 @@ def check(
     if as_json:
         print_json(report_values(report))
     else:
+        names = [file.name for file in data_files(inputs.train)]
+        if names != [Path(path).name for path in inputs.train]:
+            more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+            print(f"{len(names)} files: {', '.join(names[:12])}{more}")
         print("\n".join(report_lines(report, problems=show)))
     if blocks(report):
         raise typer.Exit(1)
@@ -177,7 +200,7 @@ def preview(
     options = inputs.options()
     rows = preview_rows(
         iterate(inputs.train, options),
-        _tokenizer(inputs.model),
+        inputs.tokenizer(),
         max_length=inputs.max_length,
         labels=inputs.labels,  # type: ignore[arg-type]  # checked by limit_of
         truncation=inputs.truncation,  # type: ignore[arg-type]
@@ -212,11 +235,3 @@ def prepare(
     directories = prepare_alone(load_config_file(config, overrides or []))
     if not quiet:
         print("\n".join(map(str, directories)))
-
-
-def _tokenizer(model: Path | None) -> Any:
-    if model is None:
-        return None
-    from glmforge.models import load_tokenizer
-
-    return load_tokenizer(model)

@@ -35,6 +35,20 @@ def test_check_ends_with_1_when_training_would_be_a_mistake(shared):
     assert "verdict: do not train on this set yet" in result.output
 
 
+def test_check_names_the_files_of_a_directory(good, tmp_path):
+    (tmp_path / "b.json").write_text(good.read_text(encoding="utf-8"), encoding="utf-8")
+    assert run("check", tmp_path).output.startswith("2 files: b.json, good.jsonl\n6 records")
+    assert run("check", good).output.startswith("3 records")
+
+
+def test_rows_longer_than_the_models_positions_are_refused(shared, good, tmp_path):
+    model = shared / "tokenizers/chatglm3-6b"
+    with pytest.raises(UsageError, match="9000 tokens are longer than the 8192 positions"):
+        run("check", good, "--model", model, "--max-length", 9000)
+    with pytest.raises(UsageError, match="--max-length 8192 or less"):
+        run("preview", good, "--model", model, "--max-length", 9000)
+
+
 def test_check_prints_json_for_machines(good):
     values = json.loads(run("check", good, "--json").output)
     assert (values["records"], values["blocks"]) == (3, False)
