@@ -243,10 +243,14 @@ def _write_whole(
         wrapped = open_adapter(model, found.adapter)
         expected = logits_of(wrapped, ids)
         model = wrapped.merge_and_unload()
-        merge = _within(expected, logits_of(model, ids), MERGE_BOUND, "the merged weights")
+        exact = logits_of(model, ids)
+        merge = _within(expected, exact, MERGE_BOUND, "the merged weights")
         mark_merged(model.config, adapter_identity(found.adapter))
-    exact = logits_of(model, ids)
-    rounded = logits_of(model.to(written_dtype).float(), ids)
+    else:
+        exact = logits_of(model, ids)
+    rounded = exact
+    if written_dtype != torch.float32:
+        rounded = logits_of(model.to(written_dtype).float(), ids)
     model = layouts.to_layout(model.to(written_dtype), layout)
     write_stops(model, tokenizer)
     layouts.write_model(model, target, max_shard_size)
