@@ -13,7 +13,7 @@ QUIET_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKEN
 PYTEST := env $(QUIET_ENV) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-all test-browser bench faults check format unit setup help
+.PHONY: demo test test-all test-browser bench faults release-check check format unit setup help
 
 demo: setup  ## install, then train, evaluate, merge and compare a small model on the CPU
 	@$(STAGE) demo $(BIN)/glmforge demo
@@ -36,6 +36,10 @@ faults: setup  ## kill ranks of small runs 200 times at random moments; every ru
 bench: setup  ## ratios against what users run today, on this machine (GPU: benchmarks/README.md)
 	@$(STAGE) "tokenizer throughput" $(BIN)/python benchmarks/tokenizer_speed.py \
 	  src/glmforge/assets/demo/model
+
+release-check: setup  ## exports opened by stock transformers and PEFT in a clean environment without glmforge
+	@rm -rf build/release-check && mkdir -p build/release-check
+	@$(STAGE) "exports in a clean environment" env $(QUIET_ENV) $(BIN)/python scripts/release_check.py build/release-check
 
 check: setup  ## lint, format, types, layers
 	@$(STAGE) "lint (ruff)" $(BIN)/ruff check $(CODE)
