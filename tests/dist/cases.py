@@ -348,6 +348,37 @@ def lost_gradients(scratch: Path) -> object:
     return found
 
 
+def out_of_memory(scratch: Path) -> object:
+    """No room for the update of the third step (says a stand-in: this is a CPU)."""
+    import glmforge.train.run as module
+    from glmforge.errors import TrainingError
+
+    build = module.build_engine
+
+    def small(*args: object) -> object:
+        engine = build(*args)
+        step = engine.step
+
+        def full() -> None:
+            if engine.micro_steps == 3 * GLOBAL_BATCH // 2 - 1:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB.")
+            step()
+
+        engine.step = full
+        return engine
+
+    module.build_engine = small
+    try:
+        run(scratch, "run")
+    except TrainingError as error:
+        dist.barrier()  # rank 0 has written how it ended
+        final = json.loads((scratch / "run" / "final.json").read_text())
+        return {"message": str(error), "final": final}
+    finally:
+        module.build_engine = build
+    return {"message": ""}
+
+
 def only_lost_steps(scratch: Path) -> object:
     """Every dialogue is bad: the run ends after ten steps, its weights untouched."""
     from glmforge.errors import TrainingError

@@ -21,6 +21,7 @@ CASES = (
     "lost_steps",
     "only_lost_steps",
     "lost_gradients",
+    "out_of_memory",
 )
 ALONE = ("stage_2", "stage_0", "micro_2", "micro_4", "lora_stage_2", "unpacked_rows")
 ELASTIC = (
@@ -182,3 +183,16 @@ def test_stage_0_in_fp32_ends_at_gradients_that_are_not_finite(two):
     message = two["lost_gradients"]["0"]["message"]
     assert message.startswith("step 3: the gradients were not finite (loss ")
     assert "train.jsonl:" in message
+
+
+def test_a_run_without_memory_for_an_update_ends_with_the_advice(two):
+    """Phase, step and batch, and why in final.json."""
+    case = two["out_of_memory"]
+    message = case["message"]
+    assert message.startswith(
+        "the GPU ran out of memory in the optimizer's update at step 3 (asked for 1.50 GiB more); "
+        "the batch had 1 x "
+    )
+    assert "1. deepspeed.zero_optimization.offload_optimizer.device=cpu" in message
+    assert (case["final"]["status"], case["final"]["step"]) == ("failed", 2)
+    assert case["final"]["why"] == message

@@ -5,8 +5,7 @@ Owns what training adds to ``glmforge.plan``: the counts of its data, the memory
 and the decision to start. The arithmetic is the plan's.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -95,26 +94,6 @@ def _card(device: torch.device) -> tuple[Card | None, float, float]:
     free, total = torch.cuda.mem_get_info(device)
     card = Card(name=facts.name, capability=(facts.major, facts.minor))
     return card, total / GIB, free / GIB
-
-
-@contextmanager
-def told_out_of_memory(plan: Plan | None) -> Iterator[None]:
-    """Turn a card's running out of memory into what the user can do about it.
-
-    Raises:
-        TrainingError: says what was planned, and what needs less.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        planned = "" if plan is None else f" ({plan.written.account.peak_gib:.1f} GiB were planned)"
-        raise TrainingError(
-            f"the card ran out of memory{planned}: {str(error).splitlines()[0]}\nWhat needs less: "
-            "a smaller training.per_device_train_batch_size with more "
-            "gradient_accumulation_steps, training.gradient_checkpointing=true, a shorter "
-            "data.max_length; `glmforge plan` ranks what fits. A long evaluation row may do it "
-            "too: training.per_device_eval_batch_size"
-        ) from error
 
 
 def note_peak(session: Session, record: StepRecord) -> None:

@@ -5,6 +5,7 @@ already doing: no setting is advised that is already so.
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,7 +105,8 @@ def out_of_memory_explained(
             step=None if session is None else session.progress.step + (phase not in _BETWEEN),
             batch=None if session is None else _batch(session, phase),
             card=_card(ranks.device),
-            planned_gib=_planned_gib(config, ranks),
+            planned_gib=_planned_gib(config, ranks, session),
+            asked=_asked(error),
         )
         raise TrainingError(text) from error
 
@@ -120,6 +122,7 @@ def explanation(
     batch: Batch | None,
     card: CardMemory | None,
     planned_gib: float | None,
+    asked: str | None = None,
 ) -> str:
     """Say where memory ran out, with what, and the three settings that help most, in order.
 
@@ -130,9 +133,11 @@ def explanation(
         batch: that was on the card; None before the first.
         card: the GPU; None where it was not asked.
         planned_gib: peak of `glmforge plan`; None where there is no plan.
+        asked: the size that could not be had, as torch says it.
     """
     when = f" at step {step}" if step is not None and phase != "load" else ""
-    parts = [f"the GPU ran out of memory {_DOING[phase]}{when}"]
+    size = "" if asked is None else f" (asked for {asked} more)"
+    parts = [f"the GPU ran out of memory {_DOING[phase]}{when}{size}"]
     if batch is not None:
         rows, length = batch.input_ids.shape
         parts.append(
@@ -244,6 +249,11 @@ def card_notes(card: CardMemory | None) -> Sequence[str]:
     return notes
 
 
+def _asked(error: BaseException) -> str | None:
+    found = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
+    return found[1] if found else None
+
+
 def _setting(config: RunConfig, ranks: Ranks, session: Session | None) -> Setting:
     zero: dict[str, Any] = (read_map(config.deepspeed) or {}).get("zero_optimization", {})
     stage = zero.get("stage", 2) if session is None else session.zero_stage
@@ -290,8 +300,10 @@ def _card(device: torch.device) -> CardMemory | None:
     )
 
 
-def _planned_gib(config: RunConfig, ranks: Ranks) -> float | None:
+def _planned_gib(config: RunConfig, ranks: Ranks, session: Session | None) -> float | None:
     """Return the planned peak of a card, None where the model is none that can be planned."""
+    if session is not None and session.memory_plan is not None:
+        return session.memory_plan.written.account.peak_gib
     try:
         plan = plan_for_run(
             config,

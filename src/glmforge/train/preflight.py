@@ -17,8 +17,9 @@ from glmforge.distributed.zero import deepspeed_running
 from glmforge.train.deterministic import deterministic_kernels
 from glmforge.train.engine import build_engine
 from glmforge.train.loop import train_step
-from glmforge.train.memory_plan import peak_words, plan_start, told_out_of_memory
+from glmforge.train.memory_plan import peak_words, plan_start
 from glmforge.train.metrics import peak_gib
+from glmforge.train.out_of_memory import out_of_memory_explained
 from glmforge.train.prepare import RunPlan, plan_run, prepare_model
 from glmforge.train.run import as_config, optimizer_settings, row_width, sayer
 from glmforge.train.state import seed_everything
@@ -59,7 +60,7 @@ def preflight(
         seed_everything(settings.training.seed)
         planned = plan_run(settings, ranks, say)
         plan = plan_start(settings, planned, ranks, say, ignore_plan=ignore_plan)
-        with told_out_of_memory(plan):
+        with out_of_memory_explained(settings, ranks):
             model = prepare_model(
                 settings, planned.model, planned.precision, ranks, say, planned.engine_config
             )

@@ -16,7 +16,7 @@ from glmforge.models.glm.configuration import ChatGLM2Config
 from glmforge.plan.report import Plan
 from glmforge.plan.request import Card
 from glmforge.train import memory_plan
-from glmforge.train.memory_plan import facts_of, note_peak, plan_start, told_out_of_memory
+from glmforge.train.memory_plan import facts_of, note_peak, plan_start
 
 RANKS = Ranks(world=World(), device=torch.device("cpu"))
 
@@ -100,17 +100,6 @@ def test_the_peak_is_said_once_after_the_second_step_of_each_start() -> None:
     session.finished = True
     note_peak(session, _record(41))
     assert len(said) == 2
-
-
-def test_running_out_of_memory_is_the_users_problem_with_what_to_do() -> None:
-    """Not a bug report: what was planned, what torch says, what needs less."""
-    with (
-        pytest.raises(TrainingError, match="gradient_checkpointing=true") as caught,
-        told_out_of_memory(start([])),
-    ):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
-    assert "GiB were planned" in str(caught.value)
-    assert "Tried to allocate 2.00 GiB." in str(caught.value)
 
 
 def _record(step: int) -> Any:
