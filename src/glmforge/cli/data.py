@@ -56,23 +56,32 @@ class _Inputs:
         return ReadOptions(columns=self.columns, repairs=self.repair)
 
     def tokenizer(self) -> Any:
-        """The model's tokenizer, or None.
-
-        Raises:
-            UsageError: rows would be longer than the model has positions.
-        """
+        """The model's tokenizer, or None."""
         if self.model is None:
             return None
-        from glmforge.models import load_config, load_tokenizer
+        from glmforge.models import load_tokenizer
 
-        if (self.model / "config.json").is_file():
-            positions = getattr(load_config(self.model), "max_position_embeddings", None)
-            if positions is not None and self.max_length > positions:
-                raise UsageError(
-                    f"rows of {self.max_length} tokens are longer than the {positions} positions "
-                    f"of {self.model}: --max-length {positions} or less"
-                )
         return load_tokenizer(self.model)
+
+    def within_positions(self, *, chosen: bool) -> "_Inputs":
+        """Rows no longer than the model has positions; by default as long as both allow.
+
+        Raises:
+            UsageError: a length that was chosen is longer.
+        """
+        if self.model is None or not (self.model / "config.json").is_file():
+            return self
+        from glmforge.models import load_config
+
+        positions = getattr(load_config(self.model), "max_position_embeddings", None)
+        if positions is None or self.max_length <= positions:
+            return self
+        if chosen:
+            raise UsageError(
+                f"rows of {self.max_length} tokens are longer than the {positions} positions of "
+                f"{self.model}: max_length {positions} or less"
+            )
+        return replace(self, max_length=positions)
 
 
 def _inputs(
@@ -106,7 +115,9 @@ def _inputs(
             columns=run.data.columns,
             repair=tuple(run.data.repair),
         )
-    return replace(inputs, **{name: value for name, value in given.items() if value is not None})
+    said = {name: value for name, value in given.items() if value is not None}
+    chosen = config is not None or "max_length" in said
+    return replace(inputs, **said).within_positions(chosen=chosen)
 
 
 def _columns(pairs: list[str] | None) -> dict[str, str] | None:

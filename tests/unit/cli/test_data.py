@@ -45,7 +45,7 @@ def test_rows_longer_than_the_models_positions_are_refused(shared, good, tmp_pat
     model = shared / "tokenizers/chatglm3-6b"
     with pytest.raises(UsageError, match="9000 tokens are longer than the 8192 positions"):
         run("check", good, "--model", model, "--max-length", 9000)
-    with pytest.raises(UsageError, match="--max-length 8192 or less"):
+    with pytest.raises(UsageError, match="max_length 8192 or less"):
         run("preview", good, "--model", model, "--max-length", 9000)
 
 
