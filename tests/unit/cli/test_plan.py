@@ -1,6 +1,7 @@
 """`glmforge plan`: the demo's run planned as a user would, on a machine without a GPU."""
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_bad_data_is_a_problem_beside_the_others(
     assert found["peak_gib"] > 0
 
 
-def test_planning_imports_no_deepspeed_and_starts_no_gpu() -> None:
+def test_planning_imports_no_deepspeed_and_starts_no_gpu_in_less_than_8_seconds() -> None:
     """As a program of its own."""
     code = (
         "import sys; sys.argv = ['glmforge', 'plan', *sys.argv[1:]]\n"
@@ -65,5 +66,31 @@ def test_planning_imports_no_deepspeed_and_starts_no_gpu() -> None:
         "assert 'deepspeed' not in sys.modules; assert not torch.cuda.is_initialized()\n"
         "sys.exit(code)"
     )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code, *DEMO], capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
+    # Of the processor, so that busy test machines do not count: what a laptop waits.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 8
+
+
+def test_a_configuration_that_contradicts_itself_is_refused_with_every_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 1, one list: the map, the targets, the positions."""
+    code = run(
+        monkeypatch,
+        *DEMO,
+        "method=lora",
+        "model.from_scratch=false",
+        "lora.target_modules=[q_proj]",
+        "data.max_length=1000000",
+        "deepspeed={train_batch_size: 3, zero_optimization: {offload_param: {device: cpu}}}",
+        "--gpus",
+        "2",
+        "--json",
+    )
+    problems = "\n".join(json.loads(capsys.readouterr().out)["problems"])
+    assert code == 1
+    for word in ("train_batch_size is 3", "offload_param does nothing", "'q_proj'", "positions"):
+        assert word in problems

@@ -335,7 +335,7 @@ def test_own_arithmetic_takes_less_than_a_fifth_of_a_second() -> None:
 
     run = config("training.gradient_accumulation_steps=16")
     model = ChatGLM2Config()
-    begin = time.perf_counter()
+    begin = time.process_time()
     make_plan(run, model, Machine(card_gib=80), world_size=8, facts=FACTS)
-    assert time.perf_counter() - begin < 0.2
+    assert time.process_time() - begin < 0.2
     assert chatglm3().parameters == 6_243_584_000
