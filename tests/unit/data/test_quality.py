@@ -136,6 +136,52 @@ def test_records_over_the_limit_are_counted_with_what_happens_to_them(stub):
     assert said in texts(report)
 
 
+def test_what_the_limit_does_to_each_record_is_told_with_its_line(stub):
+    turns = [Message(role=r, content="字" * 15) for r in ("user", "assistant")] * 3
+    long = Conversation(messages=tuple(turns), source="x:20")
+    hopeless = record("问" * 90, "答", 21)
+    report = examine([*good(), long, hopeless], tokenizer=stub["chatglm3"], max_length=64)
+    told = {p.source: str(p) for p in report.problems}
+    assert set(told) == {"x:20", "x:21"}
+    assert "more than max_length 64 tokens: " in told["x:20"]
+    assert "dropped, because no label would be left" in told["x:21"]
+    assert (report.records, report.tokens.counts.records) == (12, 12)
+
+
+def test_records_that_the_family_cannot_express_block(stub):
+    call = Conversation(
+        messages=(
+            Message(role="user", content="天气"),
+            Message(role="assistant", content="", name="f", arguments="{}"),
+        ),
+        source="x:11",
+    )
+    report = examine([*good(), call], tokenizer=stub["chatglm2"])
+    assert (report.rules, blocks(report)) == ({"no-tools-format": 1}, True)
+    assert report.tokens.counts.skipped == 1
+
+
+def test_faulty_records_are_counted_and_not_encoded(stub):
+    report = examine([*good(), record("q", "", 11)], tokenizer=stub["chatglm3"])
+    assert (report.tokens.counts.records, report.tokens.counts.skipped) == (11, 1)
+    assert report.tokens.compared_texts == 20
+
+
+def test_a_rule_counts_records_and_the_report_keeps_the_first_problems(monkeypatch):
+    monkeypatch.setattr("glmforge.data.quality.KEPT_PROBLEMS", 3)
+    report = examine(record("<|user|> 问", "<|user|> 答", n) for n in range(5))
+    assert report.rules["control-spelling"] == 5
+    assert (len(report.problems), report.more_problems) == (3, 7)
+    assert any("and 9 more" in line for line in report_lines(report, problems=1))
+
+
+def test_a_large_set_tells_its_topics_by_an_even_choice(monkeypatch):
+    monkeypatch.setattr("glmforge.data.quality._TOPIC_TEXTS", 10)
+    report = examine(record(f"问酒店 {n}", "好", n) for n in range(100))
+    assert report.topic_texts < 20
+    assert any(f"topics (of {report.topic_texts} questions)" in t for t in report_lines(report))
+
+
 def test_texts_that_the_tokenizer_changes_are_counted_with_an_example(real_tokenizer):
     report = examine([*good(), record("全角ＡＢＣ１２３", "好", 11)],
                      tokenizer=real_tokenizer("chatglm-6b"))  # fmt: skip
