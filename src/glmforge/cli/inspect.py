@@ -1,10 +1,12 @@
-"""`glmforge inspect MODEL`: what a model directory is, before anything is trained on it.
+"""`glmforge inspect DIR`: what a model directory is, or which checkpoints of a run are whole.
 
-Reads config.json and the headers of the weight files only. Exit status 1 where `load_model` would
-refuse the directory; the facts that can be known are printed all the same. The work is in
-`glmforge.models.inspection`.
+Of a model config.json and the headers of the weight files are read; checkpoints are hashed. Exit
+status 1 where `load_model` would refuse the directory, or a checkpoint is not whole; the facts that
+can be known are printed all the same. The work is in `glmforge.models.inspection` and
+`glmforge.train.run_survey`.
 """
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,13 +15,25 @@ from glmforge.cli.output import print_json
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="A model directory, or a hub id.")],
+    model: Annotated[
+        str, typer.Argument(help="A model directory, a hub id, a run, or a checkpoint of a run.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> None:
-    """Print family, vocabulary, parameters, dtype, template and LoRA targets of MODEL."""
+    """Print family, vocabulary, parameters, template, LoRA targets; of a run its checkpoints."""
     from glmforge.errors import ModelError
     from glmforge.models.inspection import inspect_model
 
+    if _is_no_model(Path(model)):
+        from glmforge.train.run_survey import run_facts
+
+        found = run_facts(Path(model))
+        if found is not None:
+            if as_json:
+                print_json(found)
+            else:
+                print(f"{found.directory}: {found.kind}", *found.lines, sep="\n")
+            return
     facts = inspect_model(model)
     if as_json:
         print_json(facts)
@@ -27,6 +41,10 @@ def inspect(
         print("\n".join(_lines(facts)))
     if facts.problems:
         raise ModelError(list(facts.problems))
+
+
+def _is_no_model(directory: Path) -> bool:
+    return directory.is_dir() and not (directory / "config.json").is_file()
 
 
 def _lines(facts: Any) -> list[str]:
