@@ -43,6 +43,15 @@ def test_skipped_records_are_counted_and_written(stub, mixed, tmp_path):
     }
 
 
+def test_a_record_without_a_trained_token_is_a_fault_with_its_line(stub, tmp_path):
+    path = tmp_path / "train.jsonl"
+    last = {"role": "assistant", "content": "b", "train": False}
+    path.write_text(json.dumps({"messages": [*GOOD["messages"], GOOD["messages"][0], last]}))
+    with pytest.raises(DataError, match=r"train\.jsonl:1: with labels last_turn none of .*trained"):
+        load_examples(path, stub["chatglm3"], max_length=64, labels="last_turn")
+    assert load_examples(path, stub["chatglm3"], max_length=64).counts.rows == 1
+
+
 def test_a_dialogue_that_a_family_cannot_express_is_a_named_record(stub, tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps({**GOOD, "tools": [{"name": "w"}]}), encoding="utf-8")

@@ -153,6 +153,27 @@ def test_faulty_records_stop_or_are_skipped_and_keep_their_lines(
     assert next(found.problems()).source == "train.jsonl:301"
 
 
+def test_dropped_records_stop_nothing_and_are_kept_with_their_reason(
+    stub, train_file, tmp_path, small_units
+):
+    with train_file.open("a", encoding="utf-8") as file:
+        file.write(line(1).replace("问1", "问" * 90) + "\n{broken\n")
+    make = functools.partial(
+        prepare, train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS
+    )
+    with pytest.raises(DataError) as caught:
+        make()
+    assert [text.split(":")[1] for text in caught.value.problems] == ["302"]
+    found = make(on_error="skip")
+    assert (found.counts.skipped, found.counts.dropped, found.counts.left_out) == (1, 1, 2)
+    dropped, broken = found.problems()
+    assert (dropped.source, dropped.rule, dropped.level) == (
+        "train.jsonl:301", "too-long", "warning",
+    )  # fmt: skip
+    assert "no label would be left" in dropped.text
+    assert broken.source == "train.jsonl:302"
+
+
 def test_two_processes_make_the_same_set_as_one(shared, tmp_path, small_units):
     from glmforge.models import load_tokenizer
 
