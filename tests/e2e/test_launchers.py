@@ -127,7 +127,9 @@ def test_sigterm_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
     before = len(project.steps())
     again = project.start("glmforge", "train", "c.yaml", "--nproc", "2", "--resume", "auto")
     wait_for(lambda: len(project.steps()) > before, 120)
-    again.send_signal(signal.SIGINT)
+    again.send_signal(signal.SIGUSR1)  # a scheduler's warning of preemption
     _, err = again.communicate(timeout=120)
     assert again.returncode == 75, err
+    final = json.loads((project.directory / "run" / "final.json").read_text(encoding="utf-8"))
+    assert "SIGUSR1" in final["why"]
     assert [row["step"] for row in project.steps()] == list(range(1, len(project.steps()) + 1))

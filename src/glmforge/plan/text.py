@@ -6,6 +6,7 @@ Owns the wording only; every number comes from `Plan`.
 import json
 from typing import Any
 
+from glmforge.plan.activations import layer_items
 from glmforge.plan.advisor import Candidate
 from glmforge.plan.report import ALTERNATIVES, Plan
 from glmforge.plan.workload import Workload
@@ -72,6 +73,7 @@ def plan_lines(plan: Plan) -> list[str]:
         f"  {term.gib:8.2f}  {term.name:22} {term.formula}" for term in (found.slack, found.context)
     ]
     lines.append(f"  {found.needed_gib:8.2f}  = needed of {plan.card_words()}: {plan.verdict()}")
+    lines += _layer_lines(plan)
     host = ", ".join(f"{term.name} {term.gib:.1f}" for term in found.host)
     lines += [f"host memory of one rank, GiB: {host}", ""]
     lines += _length_lines(plan)
@@ -82,6 +84,15 @@ def plan_lines(plan: Plan) -> list[str]:
         lines += ["", f"{len(plan.problems)} problem(s):"]
         lines += [f"{number}. {text}" for number, text in enumerate(plan.problems, 1)]
     return [*lines, "", "deepspeed.json:", json.dumps(plan.engine, indent=1)]
+
+
+def _layer_lines(plan: Plan) -> list[str]:
+    """Name what a layer keeps for its backward pass, kind by kind."""
+    work = plan.written.workload
+    kinds = [item for item in layer_items(plan.shape, work) if item.bytes]
+    again = " (computed again in backward)" if work.checkpointing else ""
+    words = ", ".join(f"{item.name} {item.bytes:,}" for item in kinds)
+    return [f"a layer keeps, bytes a token{again}: {words}"]
 
 
 def _length_lines(plan: Plan) -> list[str]:

@@ -311,6 +311,7 @@ def test_the_measured_peak_stands_beside_the_planned() -> None:
 def test_the_whole_plan_names_terms_choice_and_deepspeed_config() -> None:
     """For people."""
     text = "\n".join(plan_lines(plan(config())))
+    assert "a layer keeps, bytes a token (computed again in backward): norm inputs 16,384" in text
     for word in ("planned max_memory_allocated", "choice: ", "runner-up: ", "deepspeed.json:"):
         assert word in text
     assert "auto" not in text.partition("deepspeed.json:")[2]
