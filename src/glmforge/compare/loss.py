@@ -12,18 +12,20 @@ from typing import Any
 
 import torch
 
+from glmforge.compare.run_data import validation_of
 from glmforge.config import RunConfig
-from glmforge.config.paths import sources_of
 from glmforge.data import Example, eval_batches, load_examples, unpacked
 from glmforge.data.selection import hash_of
 from glmforge.distributed.collectives import Ranks
+from glmforge.errors import DataError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationRows:
-    """Encoded validation dialogues and where they are from."""
+    """Encoded validation dialogues; ``files`` is empty where they were held out of training."""
 
     files: tuple[str, ...]
+    origin: str
     examples: Sequence[Example]
     rows_per_batch: int
 
@@ -35,39 +37,63 @@ def validation_rows(
     *,
     max_length: int,
     rows_per_batch: int,
+    say: Callable[[str], None] | None = None,
 ) -> ValidationRows | None:
     """Read validation dialogues; None where nothing names any.
 
     Args:
-        files: what the user names; without them those of the first run that has some.
+        files: what the user names, encoded as the first run encodes; without them the validation
+            data of the first run that has some.
         runs: of the tuned models.
         tokenizer: of all models.
         max_length: longest row in tokens, where no run says it.
         rows_per_batch: rows that go through a model together.
+        say: is told where a run's data cannot be read any more; None makes that an error.
 
     Raises:
         DataError: a file cannot be read, or records are faulty.
     """
-    run = next((run for run in runs if sources_of(run.data.validation)), None)
-    named = list(files)
-    if not named and run is not None:
-        named = [path for path, _ in sources_of(run.data.validation)]
-    if not named:
-        return None
-    settings = run.data if run is not None else None
-    found = load_examples(
-        named,
+    if files:
+        examples = _named(files, runs[0] if runs else None, tokenizer, max_length)
+        return ValidationRows(
+            files=tuple(files),
+            origin=", ".join(files),
+            examples=examples,
+            rows_per_batch=rows_per_batch,
+        )
+    for run in runs:
+        try:
+            found = validation_of(run, tokenizer)
+        except DataError as error:
+            if say is None:
+                raise
+            say(f"no validation loss: the run's data cannot be read ({error}); name --validation")
+            return None
+        if found is not None:
+            named, rows = found
+            return ValidationRows(
+                files=tuple(named),
+                origin=", ".join(named) or "held out of the training data",
+                examples=rows,
+                rows_per_batch=rows_per_batch,
+            )
+    return None
+
+
+def _named(
+    files: Sequence[str], run: RunConfig | None, tokenizer: Any, max_length: int
+) -> Sequence[Example]:
+    """Rows of the user's own files: the run's columns and repairs are of other files."""
+    if run is None:
+        return load_examples(list(files), tokenizer, max_length=max_length).examples
+    return load_examples(
+        list(files),
         tokenizer,
-        max_length=settings.max_length if settings is not None else max_length,
-        labels=settings.labels if settings is not None else "all_turns",
-        truncation=settings.truncation if settings is not None else "drop_last_turns",
-        on_error=settings.on_error if settings is not None else "stop",
-        columns=settings.columns if settings is not None and not files else None,
-        repairs=settings.repair if settings is not None and not files else (),
-    )
-    return ValidationRows(
-        files=tuple(named), examples=found.examples, rows_per_batch=rows_per_batch
-    )
+        max_length=run.data.max_length,
+        labels=run.data.labels,
+        truncation=run.data.truncation,
+        on_error=run.data.on_error,
+    ).examples
 
 
 def kept_loss(path: Path, identity: str, rows: ValidationRows, find: Callable[[], float]) -> float:

@@ -199,7 +199,7 @@ def _settings(request: Request, setup: Setup, dtype: str) -> dict[str, Any]:
     if request.form is not None:
         values["asked form"] = str(request.form)
     if setup.rows is not None:
-        values["validation"] = f"{', '.join(setup.rows.files)} ({len(setup.rows.examples)} rows)"
+        values["validation"] = f"{setup.rows.origin} ({len(setup.rows.examples)} rows)"
     if request.judge is not None:
         values["judge"] = f"{request.judge.model} at {request.judge.base_url}"
     empty = sum(p.reference is not None and not p.reference.strip() for p in setup.prompts)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from glmforge.compare.prompts import Prompt
+from glmforge.compare.run_data import split_of
 from glmforge.config import RunConfig
 from glmforge.config.paths import sources_of
-from glmforge.data import Conversation, Message, load_examples
+from glmforge.data import Conversation, Message
 from glmforge.data.sources import ReadOptions, iterate
-from glmforge.data.splitting import hold_out
 from glmforge.errors import DataError
 
 Key = bytes
@@ -79,23 +79,9 @@ def _keys(messages: Sequence[Message]) -> Iterator[Key]:
 
 def _held_out(run: RunConfig, tokenizer: Any) -> set[tuple[int, str]]:
     """(source number, file:line) of every record that a run held out of its training data."""
-    data = run.data
-    if data.validation_size is None:
+    split = split_of(run, tokenizer)
+    if split is None:
         return set()
-    sets = [
-        load_examples(
-            path,
-            tokenizer,
-            max_length=data.max_length,
-            labels=data.labels,
-            truncation=data.truncation,
-            on_error=data.on_error,
-            columns=data.columns,
-            repairs=data.repair,
-        ).examples
-        for path, _ in sources_of(data.train)
-    ]
-    split = hold_out(sets, data.validation_size, seed=run.training.seed)
     return {
         (int(number), split.validation[row].source) for row, number in enumerate(split.set_numbers)
     }

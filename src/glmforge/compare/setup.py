@@ -107,12 +107,15 @@ def set_up(request: Request, dtype: str, ranks: Ranks, say: Say) -> Setup:
         batch_size=request.batch_size,
     )
     general = dataclasses.replace(work, prompt_ids=prompt_ids[len(work.prompt_ids) :])
+    if long := _too_long(request, prompts, prompt_ids):
+        heed(long)
     rows = validation_rows(
         request.validation,
         runs,
         tokenizer,
         max_length=request.max_length,
         rows_per_batch=request.batch_size,
+        say=heed,
     )
     return Setup(
         subjects=subjects,
@@ -150,6 +153,21 @@ def _prompts(request: Request) -> list[Prompt]:
 
 def _encoded(prompts: Sequence[Prompt], tokenizer: Any) -> list[list[int]]:
     return [generation_prompt(p.messages, tokenizer, p.tools or None) for p in prompts]
+
+
+def _too_long(
+    request: Request, prompts: Sequence[Prompt], ids: Sequence[Sequence[int]]
+) -> str | None:
+    """A note on questions that leave the model's positions no room for the longest answer."""
+    positions = getattr(load_config(request.base), "max_position_embeddings", None)
+    room = (positions or 0) - request.max_new_tokens
+    names = [prompt.id for prompt, row in zip(prompts, ids, strict=True) if len(row) > room]
+    if positions is None or not names:
+        return None
+    return (
+        f"{len(names)} prompts with {request.max_new_tokens} new tokens are longer than the "
+        f"model's {positions} positions ({', '.join(names[:3])}): their answers mean little"
+    )
 
 
 def _stops(base: Path, tokenizer: Any) -> list[int]:

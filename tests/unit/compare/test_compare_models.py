@@ -12,7 +12,7 @@ from glmforge.compare.checks import Format
 from glmforge.compare.markdown import markdown
 from glmforge.compare.report import report_values, write_json
 from glmforge.compare.run import compare_models
-from glmforge.compare.setup import Request
+from glmforge.compare.setup import Request, set_up
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.env import World
 from glmforge.errors import DataError, ModelError, UsageError
@@ -203,3 +203,30 @@ def test_a_base_without_weights_is_the_random_start_of_the_run(
     new_model(load_config(start)).save_pretrained(saved)
     wanted, _ = compared(dataclasses.replace(request, base=saved, kept_dir=tmp_path / "k2"))
     assert report.base.answers == wanted.base.answers
+
+
+def test_questions_past_the_models_positions_are_told(request_for, adapter):
+    notes = []
+    setup = set_up(request_for(adapter, max_new_tokens=1020), "fp32", ALONE, notes.append)
+    assert "longer than the model's 1024 positions (p1, a|<b>, p3)" in notes[0]
+    assert setup.notes == notes
+
+
+def test_a_run_whose_data_is_gone_still_compares(request_for, make_adapter, base_dir, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(make_adapter("adapter", 5), run / "adapter")
+    settings = {
+        "model": {"model_name_or_path": str(base_dir)},
+        "method": "lora",
+        "data": {"train": "gone.jsonl", "validation": "gone too.jsonl"},
+        "training": {"output_dir": str(run)},
+    }
+    (run / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    (run / "metrics.jsonl").touch()
+    report, _ = compared(request_for(run))
+    assert [model.loss for model in report.models] == [None, None]
+    assert {prompt.seen for prompt in report.prompts} == {None}
+    assert [note.split(":")[0] for note in report.notes] == [
+        "seen or held out is not marked",
+        "no validation loss",
+    ]

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from glmforge.compare.prompts import Prompt
+from glmforge.compare.run_data import validation_of
 from glmforge.compare.seen import mark_seen
 from glmforge.config import load_config_file
 from glmforge.data import Message, read_conversations
@@ -88,3 +89,17 @@ def test_training_files_are_read_as_the_run_read_them(run, tokenizer, tmp_path):
                                                              "response": "antwort"})  # fmt: skip
     assert len(read_conversations(tmp_path / "train.jsonl", columns=config.data.columns)) == 1
     assert marks([prompt("a?")], [config], tokenizer) == [True]
+
+
+def test_validation_rows_are_those_a_run_held_out(run, tokenizer):
+    config = run([dialogue(f"q {n}?", f"A {n}") for n in range(20)], validation_size=5)
+    files, rows = validation_of(config, tokenizer)
+    held = {
+        f"q {n}?"
+        for n, seen in enumerate(
+            marks([prompt(f"q {n}?", name=f"p{n}") for n in range(20)], [config], tokenizer)
+        )
+        if not seen
+    }
+    lines = {int(row.source.rsplit(":", 1)[1]) for row in rows}
+    assert (files, {f"q {line - 1}?" for line in lines}) == ((), held)
