@@ -44,9 +44,12 @@ class Ranks:
         return self.world.rank == 0
 
     def barrier(self) -> None:
-        """Wait until every rank has come here."""
-        if self.world_size > 1:
-            dist.barrier(**({"device_ids": [self.device.index]} if self.device.index else {}))
+        """Wait until every rank has come here.
+
+        Over gloo on every rank: torch's own barrier picks a backend by its arguments, and ranks
+        that pick different ones wait for each other for ever.
+        """
+        self.gather_floats([0.0])
 
     def gather_floats(self, values: Sequence[float]) -> list[list[float]]:
         """Return every rank's `values` (same count on each), in rank order, on every rank."""
