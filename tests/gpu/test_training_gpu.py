@@ -7,9 +7,18 @@ import pytest
 import torch
 
 import glmforge
+from glmforge.adapters import LoraSettings, add_lora
 from glmforge.assets import asset_path
 from glmforge.data import BatchPlan, build_examples, pack, read_conversations, unpacked
+from glmforge.distributed.collectives import process_group
+from glmforge.distributed.env import read_world
+from glmforge.distributed.zero import deepspeed_running
 from glmforge.models import load_config, load_model, load_tokenizer, new_model
+from glmforge.models.layers import checkpoint_layers, compile_layers
+from glmforge.plan.batch import BatchSizes
+from glmforge.plan.deepspeed_config import EngineSettings, write_config
+from glmforge.train.engine import OptimizerSettings, build_engine
+from glmforge.train.loop import train_step
 
 pytestmark = pytest.mark.gpu
 
@@ -79,6 +88,48 @@ def test_packed_rows_give_the_losses_of_single_rows(model_dir):
         with torch.no_grad():
             found.append(float(model(**inputs, num_items_in_batch=step.trained_tokens).loss))
     assert math.isclose(found[0], found[1], rel_tol=2e-3)  # bf16 holds three digits
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_layers_computed_again_have_the_gradients_of_layers_kept(model_dir, dropout, stage):
+    """Compiled layers, with LoRA's dropout: the recomputation draws the same numbers."""
+    tokenizer = load_tokenizer(model_dir)
+    conversations = read_conversations(asset_path("demo/validation.jsonl"))
+    examples = build_examples(conversations, tokenizer, max_length=512).examples
+    plan = BatchPlan(examples, unpacked(len(examples)), global_batch=8, seed=0)
+    step = plan.rank_batches(0, 0, rank=0, world_size=1, micro_batch=8, accumulation=1, pad_to=512)
+    found = {}
+    with process_group(read_world()) as ranks, deepspeed_running():
+        for kept in (True, False):
+            engine = lora_engine(model_dir, dropout, stage, checkpointing=not kept)
+            torch.manual_seed(0)
+            found[kept] = train_step(engine, step, 0.0, ranks)
+    (loss, norm), (loss_again, norm_again) = found[True], found[False]
+    assert loss == pytest.approx(loss_again, rel=1e-5)
+    assert norm == pytest.approx(norm_again, rel=1e-4)
+
+
+def lora_engine(model_dir, dropout, stage, *, checkpointing):
+    """LoRA on every linear layer in fp32, compiled, lora_B not zero, on a DeepSpeed engine."""
+    model = load_model(model_dir, dtype=torch.float32, device="cuda")
+    torch.manual_seed(0)
+    targets = ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")
+    lora = LoraSettings(r=4, lora_alpha=8, lora_dropout=dropout, target_modules=targets)
+    model = add_lora(model, lora)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.02)
+    if checkpointing:
+        checkpoint_layers(model)
+    compile_layers(model)
+    sizes = BatchSizes(micro_batch=8, accumulation=1, world_size=1)
+    config = write_config(
+        EngineSettings(sizes=sizes, precision="fp32", max_grad_norm=0.0),
+        {"zero_optimization": {"stage": stage}},
+    )
+    adam = {"learning_rate": 0.0, "betas": (0.9, 0.999), "epsilon": 1e-8, "weight_decay": 0.0}
+    return build_engine(model, config, OptimizerSettings(**adam))
 
 
 def test_resume_is_bitwise_on_the_gpu_too(model_dir, tmp_path):
