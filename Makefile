@@ -29,7 +29,7 @@ test-browser: setup  ## drive the pages in headless Chromium, installed into bui
 	@folder=$$(sh scripts/browser.sh) && PATH="$${folder:+$$folder:}$$PATH" && export PATH && \
 	  $(STAGE) "pages in a browser" $(PYTEST) tests/e2e/test_*_page.py -m "slow or not slow"
 
-faults: setup  ## kill ranks of small runs 200 times at random moments; every run must end as if undisturbed
+faults: setup  ## kill runs 200 times, damage their checkpoints, fill their disks; all must end as if undisturbed
 	@rm -rf build/faults && mkdir -p build/faults
 	@$(STAGE) "200 kills" env $(QUIET_ENV) $(BIN)/python tests/faults/harness.py build/faults
 

@@ -9,8 +9,8 @@ from pathlib import Path
 HARNESS = Path(__file__).with_name("harness.py")
 
 
-def test_four_kills_lose_nothing(tmp_path):
-    """LoRA under ZeRO-2 and full parameters under ZeRO-3, two ranks, dropout on."""
+def test_four_kills_and_a_full_disk_lose_nothing(tmp_path):
+    """LoRA under ZeRO-2 and full parameters under ZeRO-3, two ranks, dropout on; a full disk."""
     done = subprocess.run(
         [
             sys.executable,
@@ -18,6 +18,8 @@ def test_four_kills_lose_nothing(tmp_path):
             str(tmp_path),
             "--kills",
             "4",
+            "--fills",
+            "1",
             "--cases",
             "lora_2",
             "full_3",
@@ -31,4 +33,5 @@ def test_four_kills_lose_nothing(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["kills"] == 4
+    assert result["fills"] == 1
     assert (result["lost"], result["silent_restarts"], result["different"]) == (0, 0, 0)

@@ -44,7 +44,8 @@ from glmforge.launch.failures import tell
 OUR_BUG = 3
 
 # What the system refuses although the program asked rightly: permissions, full or failing disks.
-_OUTSIDE = {getattr(errno, name) for name in "EACCES EPERM EROFS ENOSPC EDQUOT EIO".split()}
+_DISK = {getattr(errno, name) for name in "ENOSPC EDQUOT EFBIG EIO".split()}
+_OUTSIDE = _DISK | {getattr(errno, name) for name in "EACCES EPERM EROFS".split()}
 
 app = typer.Typer(
     name="glmforge",
@@ -109,10 +110,11 @@ def main() -> int:
         tell(world, error.exit_code, _sentence(error, world))
         return error.exit_code
     except OSError as error:
-        if error.filename is None or error.errno not in _OUTSIDE:
+        if error.errno not in (_OUTSIDE if error.filename else _DISK):
             tell(_world(), OUR_BUG, _bug_report())
             raise SystemExit(OUR_BUG) from error
-        tell(_world(), 1, f"error: {error.filename}: {error.strerror}; nothing more was written")
+        where = error.filename or "while writing"  # write() itself names no file
+        tell(_world(), 1, f"error: {where}: {error.strerror}; nothing more was written")
         return 1
     except Exception as error:
         tell(_world(), OUR_BUG, _bug_report())

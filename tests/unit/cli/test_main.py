@@ -124,6 +124,25 @@ def test_several_problems_are_numbered(run: Run, monkeypatch: pytest.MonkeyPatch
     assert run("demo").err == "error: 2 problems:\n1. one\n2. two\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device"), "while writing: No space left on device"),
+        (OSError(28, "No space left on device", "m.jsonl"), "m.jsonl: No space left on device"),
+        (PermissionError(13, "Permission denied", "m.jsonl"), "m.jsonl: Permission denied"),
+    ],
+)
+def test_a_full_disk_is_the_machines_trouble_not_a_bug(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+) -> None:
+    def fail(*args: object) -> int:
+        raise error
+
+    monkeypatch.setattr(glmforge.train.demo, "run_demo", fail)
+    result = run("demo")
+    assert (result.code, result.err) == (1, f"error: {said}; nothing more was written\n")
+
+
 def test_an_unknown_error_is_our_bug_with_what_to_report(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
