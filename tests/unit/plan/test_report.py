@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from plan_shapes import chatglm3
+from transformers import GlmConfig
 
 from glmforge.config import RunConfig, config_from_mapping
+from glmforge.errors import ConfigError
 from glmforge.models import load_config
 from glmforge.models.glm.configuration import ChatGLM2Config
 from glmforge.plan.advisor import Machine
@@ -163,6 +165,33 @@ def test_unknown_lora_targets_are_refused_with_those_that_exist() -> None:
     said = "\n".join(plan(config("lora.target_modules=[q_proj, v_proj]")).problems)
     assert "'q_proj', 'v_proj' matches no linear module" in said
     assert "query_key_value, dense, dense_h_to_4h, dense_4h_to_h" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("lora", "'q_proj', 'v_proj' matches no linear module"),
+        ("lora_typo", "'dense_h_to_4hh' matches no linear module"),
+        ("lora_number", "8"),
+    ],
+)
+def test_the_collected_target_lists_are_refused(shared: Path, name: str, words: str) -> None:
+    """M01: before any weight is read; a partial match does not pass in silence."""
+    case = json.loads((shared / "cases" / "M01" / f"{name}.json").read_text())
+    written = f"lora.target_modules={json.dumps(case['target_modules'])}"
+    try:
+        said = "\n".join(plan(config(written)).problems)
+    except ConfigError as error:
+        said = str(error)
+    assert words in said
+    assert said
+
+
+def test_targets_follow_the_model_and_not_the_brand(shared: Path) -> None:
+    """M01: GLM-4's port to transformers has q_proj and v_proj."""
+    case = json.loads((shared / "cases" / "M01" / "lora.json").read_text())
+    written = f"lora.target_modules={json.dumps(case['target_modules'])}"
+    assert plan(config(written), model=GlmConfig()).problems == ()
 
 
 def test_a_method_that_a_stage_cannot_take_is_refused() -> None:
