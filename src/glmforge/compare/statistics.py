@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 RESAMPLES = 2_000
+FEWEST = 5
+"""Fewer prompts than this give no verdict on a change."""
 _Z = 1.959964  # the normal distribution's 97.5 % point: 95 % lie between -z and z
 _CHUNK = 1 << 22  # numbers drawn at a time
 
@@ -60,8 +62,10 @@ def wilson(hits: float, count: int) -> tuple[float, float]:
 
 
 def is_change(found: Estimate | None) -> bool:
-    """Say whether a difference is more than chance: its interval leaves 0 out."""
-    return found is not None and found.value != 0 and not found.low <= 0 <= found.high
+    """Say whether a difference is more than chance: enough prompts, and an interval without 0."""
+    if found is None or found.count < FEWEST:
+        return False
+    return not found.low <= 0 <= found.high
 
 
 def _resampled(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from glmforge.compare.prompts import Prompt
 from glmforge.compare.report import Finding, Level, ModelReport
 from glmforge.compare.scoring import Scored
-from glmforge.compare.statistics import is_change
+from glmforge.compare.statistics import FEWEST, is_change
 
-FEWEST = 5
-"""Fewer prompts than this give no verdict on a change."""
 _SHOWN = 5
 _HARDLY = 10  # general questions that the base must pass for forgetting to be measured
 
@@ -68,7 +66,7 @@ class _Look:
     def change(self, name: str) -> int:
         """1 where a measure rose, -1 where it fell, 0 where that may be chance."""
         cell = self.table[name]
-        if cell.change is None or cell.mean.count < FEWEST or not is_change(cell.change):
+        if cell.change is None or not is_change(cell.change):
             return 0
         return 1 if cell.change.value > 0 else -1
 
@@ -88,24 +86,28 @@ def _few(look: _Look, name: str) -> tuple[str, str]:
     count = look.table[name].mean.count
     if count >= FEWEST:
         return "", ""
-    return f" (only {count} prompts: too few to tell)", f"（仅{count}条提示，难以判断）"
+    prompts = "prompt" if count == 1 else "prompts"
+    return f" (only {count} {prompts}: too few to tell)", f"（仅{count}条提示，难以判断）"
 
 
 def _share_finding(
-    look: _Look, topic: str, asks: Asks, english: Sequence[str], chinese: Sequence[str]
+    look: _Look,
+    topic: str,
+    holds: Callable[[Scored], bool | None],
+    english: Sequence[str],
+    chinese: Sequence[str],
 ) -> Finding:
-    """A share of answers that are right: learned, as before, lost."""
+    """A share of answers that are right, among those it is asked of: learned, as before, lost."""
     count = look.table[topic].mean.count
-    ids, before, _ = look.hits(asks)
+    ids, before, _ = look.hits(lambda answer: bool(holds(answer)))
+    wrong, _, _ = look.hits(lambda answer: holds(answer) is False)
     turn = look.change(topic)
     few = _few(look, topic)
-    wrong = [look.prompts[n].id for n in look.asked if look.prompts[n].id not in set(ids)]
     levels: tuple[Level, Level, Level] = ("note", "good", "bad")
-    numbers = f"{len(ids)}/{count} vs {before}/{count}"
     return Finding(
         topic=topic,
         level=levels[turn],
-        english=f"{english[turn]}: {numbers}{few[0]}",
+        english=f"{english[turn]}: {len(ids)}/{count} vs {before}/{count}{few[0]}",
         chinese=f"{chinese[turn]}：{len(ids)}/{count}，原模型 {before}/{count}{few[1]}",
         prompts=tuple(wrong[:_SHOWN]),
     )
@@ -116,7 +118,7 @@ def _format(look: _Look) -> Iterator[Finding]:
         yield _share_finding(
             look,
             "format",
-            lambda a: bool(a.format_holds),
+            lambda a: a.format_holds,
             ("keeps the format as before", "learned the format", "lost the format"),
             ("格式与之前无明显差别", "学会了格式", "丢失了格式"),
         )
@@ -127,7 +129,7 @@ def _check(look: _Look) -> Iterator[Finding]:
         yield _share_finding(
             look,
             "check",
-            lambda a: bool(a.passes),
+            lambda a: a.passes,
             ("passes its checks as before", "passes more checks", "passes fewer checks"),
             ("通过检查的数量无明显差别", "通过了更多检查", "通过的检查变少了"),
         )
@@ -172,7 +174,7 @@ def _judge(look: _Look) -> Iterator[Finding]:
     if judged is None or cell is None:
         return
     wins, losses, count = judged.count("tuned"), judged.count("base"), len(judged)
-    told = count >= FEWEST and is_change(cell.mean)
+    told = is_change(cell.mean)
     level: Level = "note" if not told else "good" if wins > losses else "bad"
     lost = [look.prompts[n].id for n, found in zip(look.asked, judged) if found == "base"]
     yield Finding(

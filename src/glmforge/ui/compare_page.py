@@ -37,6 +37,21 @@ FLAGS: dict[str, tuple[str, str]] = {
 }
 """What may be said of a prompt's answers, in both languages; the page filters by it."""
 
+SETTINGS = {
+    "prompts": "提示",
+    "stop ids": "停止词元 id",
+    "longest answer (tokens)": "最长回答（词元）",
+    "decodings": "解码方式",
+    "precision": "精度",
+    "texts cut into": "文本切分为",
+    "intervals": "区间",
+    "asked form": "要求的格式",
+    "validation": "验证数据",
+    "judge": "评审模型",
+    "references": "参考答案",
+}
+"""What a comparison was made with, by its Chinese names."""
+
 _NEAR = 0.1  # ROUGE-L from which an answer counts as nearer or farther
 
 
@@ -57,7 +72,7 @@ def compare_page(report: Report) -> str:
         data=Markup(_inert(embedded)),
         models=report.models,
         tables=list(_tables(report)),
-        settings=report.settings,
+        settings=[((name, SETTINGS.get(name, name)), v) for name, v in report.settings.items()],
         notes=report.notes,
     )
 

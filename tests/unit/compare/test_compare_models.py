@@ -16,6 +16,7 @@ from glmforge.compare.setup import Request, set_up
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.env import World
 from glmforge.errors import DataError, ModelError, UsageError
+from glmforge.ui.compare_page import SETTINGS
 
 ALONE = Ranks(world=World(), device=torch.device("cpu"))
 ROWS = [
@@ -230,3 +231,17 @@ def test_a_run_whose_data_is_gone_still_compares(request_for, make_adapter, base
         "seen or held out is not marked",
         "no validation loss",
     ]
+
+
+def test_a_judges_word_is_in_the_verdict(request_for, adapter, monkeypatch):
+    from glmforge.compare import run
+    from glmforge.compare.judge import Judge
+
+    monkeypatch.setattr(run, "judge_pairs", lambda *_: ["tuned", "tuned", "tie", "base", "tuned"])
+    judge = Judge(base_url="http://127.0.0.1:1/v1", model="m", key="secret")
+    report, _ = compared(request_for(adapter, judge=judge))
+    said = {finding.topic: finding for finding in report.models[1].verdict}["judge"]
+    assert said.english == "the judge prefers it in 3/5, the base in 1/5, neither in 1/5"
+    assert (said.level, said.prompts) == ("note", ("p4",))
+    assert "secret" not in json.dumps(report_values(report))
+    assert set(report.settings) <= set(SETTINGS), "each has a Chinese name"

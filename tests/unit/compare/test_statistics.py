@@ -38,3 +38,9 @@ def test_the_same_values_have_the_same_interval():
     values = [1.0, 2.0, 4.0, 8.0]
     assert estimate(values) == estimate(values)
     assert estimate([]) is None
+
+
+def test_few_prompts_show_no_change():
+    assert not is_change(estimate([1.0] * 4))
+    assert is_change(estimate([1.0] * 5))
+    assert not is_change(None)

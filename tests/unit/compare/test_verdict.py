@@ -1,5 +1,6 @@
 """What is said in plain words rests on the numbers, in both languages."""
 
+import dataclasses
 import json
 
 import pytest
@@ -186,3 +187,13 @@ def test_the_loss_is_told_both_ways():
     assert found["loss"].english == "validation loss 1.250 vs 2.500 nats a token"
     assert found["loss"].level == "good"
     assert verdict(["a"] * 5, ["b"] * 5, prompts, losses=(1.0, 2.0))["loss"].level == "bad"
+
+
+def test_a_check_is_asked_only_of_prompts_that_have_one():
+    prompts = [
+        dataclasses.replace(p, check={"any": ["yes"]} if n % 2 else None)
+        for n, p in enumerate(prompts_of([None] * 12))
+    ]
+    after = ["no"] * 2 + ["yes"] * 10
+    found = verdict(["no"] * 12, after, prompts)["check"]
+    assert (found.english, found.prompts) == ("passes more checks: 5/6 vs 0/6", ("p1",))

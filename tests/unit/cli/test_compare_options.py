@@ -1,0 +1,94 @@
+"""What the command line of compare says reaches the comparison, on one rank and on several."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from glmforge.cli import compare as command
+from glmforge.cli.main import app
+from glmforge.distributed.env import World
+from glmforge.errors import GlmForgeError, UsageError
+
+MODELS = ["compare", "--base", "b", "--tuned", "t1", "--tuned", "t2", "--prompts", "q.txt"]
+MANY = [
+    *["--no-references", "--out", "x/r.html", "--max-new-tokens", "9", "--batch-size", "3"],
+    *["--beams", "4", "--seeds", "2", "--temperature", "0.5", "--top-p", "0.9"],
+    *["--repetition-penalty", "1.3", "--format-regex", "a b.*", "--validation", "v1.jsonl"],
+    *["--validation", "v2.jsonl", "--no-general", "--dtype", "fp32"],
+    *["--judge-url", "http://h/v1", "--judge-model", "m", "--judge-key-env", "THE_KEY"],
+]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The requests that reach the comparison, which itself is left out."""
+    monkeypatch.setattr(command, "read_world", World)
+    monkeypatch.setenv("THE_KEY", "secret")
+    requests = []
+    monkeypatch.setattr(command, "_compared", lambda request, world: requests.append(request))
+    return requests
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_every_option_reaches_the_request(asked):
+    run(*MODELS, *MANY)
+    (request,) = asked
+    assert (request.base, list(request.tuned)) == (Path("b"), [Path("t1"), Path("t2")])
+    assert request.kept_dir == Path("x/r.answers")
+    assert (request.references, request.general, request.dtype) == (False, False, "fp32")
+    assert (request.max_new_tokens, request.batch_size) == (9, 3)
+    assert [way.name for way in request.ways] == ["greedy", "beam-4", "sample-1", "sample-2"]
+    drawn = request.ways[-1].sampling
+    assert (drawn.temperature, drawn.top_p, drawn.repetition_penalty) == (0.5, 0.9, 1.3)
+    assert request.form.regex == "a b.*"
+    assert list(request.validation) == ["v1.jsonl", "v2.jsonl"]
+    assert (request.judge.base_url, request.judge.key) == ("http://h/v1", "secret")
+
+
+@pytest.mark.parametrize("options", [[], MANY, ["--references"]])
+def test_each_rank_is_asked_the_same(asked, monkeypatch, options):
+    """The key itself is in no command line: others could read it there."""
+    started = []
+
+    def launched(argv, **processes):
+        started.append((argv, processes))
+        return 0
+
+    monkeypatch.setattr(command, "launch_local", launched)
+    assert run(*MODELS, *options, "--nproc", "2", "--gpus", "0,1").exit_code == 0
+    ((argv, processes),) = started
+    assert processes == {"nproc": 2, "gpus": "0,1"}
+    assert "secret" not in argv
+    run(*argv)
+    run(*MODELS, *options)
+    of_rank, alone = asked
+    assert of_rank == alone
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--out", "report.pdf"], "ends with .html"),
+        (["--dtype", "int8"], "use one of bf16, fp16, fp32"),
+        (["--judge-model", "m"], "a judge needs both"),
+        (["--format-regex", "("], "no regular expression"),
+        (["--judge-url", "http://h", "--judge-model", "m", "--judge-key-env", "NONE_SUCH"],
+         "NONE_SUCH: this variable is not set"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused(asked, options, words):
+    with pytest.raises(GlmForgeError, match=words):
+        run(*MODELS, *options)
+    assert asked == []
+
+
+def test_nothing_to_compare_is_refused(asked):
+    with pytest.raises(UsageError, match="compare what"):
+        run("compare", "--base", "b")
