@@ -17,6 +17,10 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 from glmforge.errors import CheckpointError
 
 
+# What torch's readers raise on bytes that are no checkpoint.
+_BROKEN = (RuntimeError, ValueError, LookupError, TypeError, AttributeError)
+
+
 class Inert:
     """Stands for an object of an unknown class: it holds what it was made of, and does nothing."""
 
@@ -50,7 +54,7 @@ def read_inert(path: Path) -> Any:
         names = get_unsafe_globals_in_checkpoint(str(path)) if mapped else []
         with safe_globals([(Inert, name) for name in names]):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except (pickle.UnpicklingError, OSError, EOFError, *_BROKEN) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         size = path.stat().st_size
         raise CheckpointError(
