@@ -44,6 +44,19 @@ def deepspeed_running() -> Iterator[None]:
         functional.linear = linear
 
 
+def async_io_problem() -> str | None:
+    """Return why DeepSpeed cannot offload to a disk (NVMe) here, or None where it may."""
+    with redirect_stdout(sys.stderr):
+        from deepspeed.ops.op_builder import AsyncIOBuilder
+
+        if AsyncIOBuilder().is_compatible(verbose=False):
+            return None
+    return (
+        "offloading to nvme needs DeepSpeed's async_io, which cannot be built here: the headers of "
+        "libaio are missing (apt install libaio-dev)"
+    )
+
+
 @contextmanager
 def whole(parameters: Iterable[nn.Parameter], writer: int | None = None) -> Iterator[None]:
     """Hold the full values of ZeRO-3-partitioned `parameters`; a no-op for all others.

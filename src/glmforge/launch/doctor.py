@@ -55,7 +55,7 @@ def examine(config_path: Path | None, *, self_test: bool = True) -> list[Check]:
         *faults,
     ]
     if config is not None:
-        checks += _config_checks(config)
+        checks += [*_disk_offload_checks(config), *_config_checks(config)]
     if self_test:
         checks.append(_communication(ranks, devices))
     return checks
@@ -81,14 +81,33 @@ def _ranks(config: RunConfig | None, devices: list[Device]) -> int:
 
 
 def _offloads(config: RunConfig | None) -> bool:
+    return _offload_device(config, "offload_optimizer") != "none"
+
+
+def _offload_device(config: RunConfig | None, key: str) -> str:
+    """Return where a config's DeepSpeed settings offload to: none, cpu or nvme."""
     if config is None or config.deepspeed is None:
-        return False
+        return "none"
     settings = config.deepspeed
     if isinstance(settings, str):
         settings, _ = read_json_map(Path(settings))
     zero = settings.get("zero_optimization") or {}
-    section = zero.get("offload_optimizer") if isinstance(zero, Mapping) else None
-    return isinstance(section, Mapping) and section.get("device", "none") != "none"
+    section = zero.get(key) if isinstance(zero, Mapping) else None
+    return str(section.get("device", "none")) if isinstance(section, Mapping) else "none"
+
+
+def _disk_offload_checks(config: RunConfig) -> Iterator[Check]:
+    """Ask whether DeepSpeed's async_io builds, where a config offloads to a disk."""
+    keys = ("offload_optimizer", "offload_param")
+    if all(_offload_device(config, key) != "nvme" for key in keys):
+        return
+    from glmforge.distributed.zero import async_io_problem
+
+    problem = async_io_problem()
+    if problem is None:
+        yield passed("async_io", "can be built: offloading to a disk may work (not run here)")
+        return
+    yield Check(name="async_io", verdict="fail", found=problem, fix="install it, or device: cpu")
 
 
 def _torch_check(devices: list[Device]) -> Check:

@@ -97,7 +97,16 @@ def build_optimizer(
     if offload:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        return DeepSpeedCPUAdam(groups, adamw_mode=True, **options)
+        try:
+            return DeepSpeedCPUAdam(groups, adamw_mode=True, **options)
+        except RuntimeError as error:
+            if "cpu_adam" not in str(error):
+                raise
+            raise ConfigError(
+                "deepspeed.zero_optimization.offload_optimizer: DeepSpeed's CPU Adam could not be "
+                f"built here ({str(error.__cause__).splitlines()[0]}; the compiler's lines are "
+                "above): glmforge doctor CONFIG says what is missing, or remove offload_optimizer"
+            ) from error
     if settings.eight_bit:
         from bitsandbytes.optim import AdamW8bit
 

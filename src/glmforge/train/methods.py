@@ -13,6 +13,7 @@ import torch
 from transformers import BitsAndBytesConfig
 
 from glmforge.config import RunConfig
+from glmforge.distributed.zero import async_io_problem
 from glmforge.errors import ConfigError
 from glmforge.train.engine import cpu_adam_problem
 from glmforge.train.schedule import decay_count, warmup_count
@@ -113,6 +114,10 @@ def check_requirements(
     if offloads(zero, "offload_optimizer"):
         missing = cpu_adam_problem()
         problems += [missing] if missing else []
+    sections = [zero.get(key) or {} for key in ("offload_optimizer", "offload_param")]
+    if any(section.get("device") == "nvme" for section in sections):
+        missing = async_io_problem()
+        problems += [f"{missing}, or write device: cpu"] if missing else []
     if problems:
         raise ConfigError(problems)
 

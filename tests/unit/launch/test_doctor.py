@@ -224,3 +224,24 @@ def test_exit_status_1_where_something_fails(
     failed = [check for check in found if check["verdict"] == "fail"]
     assert any("none.jsonl" in check["found"] for check in failed)
     assert all(check["fix"] for check in failed)
+
+
+def test_a_config_that_offloads_to_a_disk_fails_where_async_io_cannot_be_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that does not is not asked."""
+    monkeypatch.setattr("glmforge.distributed.zero.async_io_problem", lambda: "no libaio")
+    text = (
+        f"model: {{model_name_or_path: {asset_path('demo/model')}, from_scratch: true}}\n"
+        f"method: full\ndata: {{train: {asset_path('demo/train.jsonl')}}}\n"
+        f"training: {{output_dir: {tmp_path / 'run'}}}\n"
+    )
+    config = tmp_path / "c.yaml"
+    config.write_text(text, encoding="utf-8")
+    assert "async_io" not in verdicts(examine(config, self_test=False))
+    offload = "{device: nvme, nvme_path: /disk}"
+    config.write_text(
+        f"{text}deepspeed: {{zero_optimization: {{stage: 3, offload_param: {offload}}}}}\n",
+        encoding="utf-8",
+    )
+    assert verdicts(examine(config, self_test=False))["async_io"] == "fail"

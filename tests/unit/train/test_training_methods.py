@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import glmforge
+import glmforge.train.methods as methods
 from glmforge.assets import asset_path
 from glmforge.config import config_from_mapping
 from glmforge.errors import ConfigError
@@ -100,3 +101,15 @@ def test_offloading_without_a_way_to_build_the_optimizer_is_refused(tmp_path, mo
     monkeypatch.setattr(shutil, "which", lambda name: None)
     (problem,) = problems(config(tmp_path), GPU, offload_optimizer={"device": "cpu"})
     assert "no ninja is on the PATH" in problem
+
+
+def test_offloading_to_a_disk_without_async_io_is_refused(tmp_path, monkeypatch):
+    """With the package that is missing; where it can be built nothing is said."""
+    monkeypatch.setattr(methods, "cpu_adam_problem", lambda: None)
+    monkeypatch.setattr(methods, "async_io_problem", lambda: "async_io cannot be built")
+    disk = {"device": "nvme", "nvme_path": str(tmp_path)}
+    (problem,) = problems(config(tmp_path), GPU, stage=3, offload_param=disk)
+    assert problem == "async_io cannot be built, or write device: cpu"
+    monkeypatch.setattr(methods, "async_io_problem", lambda: None)
+    zero = {"stage": 3, "offload_optimizer": disk}
+    check_requirements(config(tmp_path), GPU, {"zero_optimization": zero})
