@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 
 from glmforge.models import load_config, new_model
 
+pytestmark = pytest.mark.timeout(1800)  # some twenty commands, on machines that may be busy
+
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 
@@ -54,9 +56,13 @@ class Walk:
             assert name is not None
             (self.directory / name[1]).write_text(text, encoding="utf-8")
             text = f"{sys.executable} {name[1]}"
-        done = self.project.run("bash", "-e", "-c", text, HF_HUB_OFFLINE="1")
-        assert done.returncode == 0, f"{text}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
-        self.outputs.append((text, done.stdout))
+        process = self.project.start("bash", "-e", "-c", text, HF_HUB_OFFLINE="1")
+        try:
+            out, err = process.communicate(timeout=900)
+        finally:
+            process.kill()
+        assert process.returncode == 0, f"{text}\n{out[-1500:]}\n{err[-3000:]}"
+        self.outputs.append((text, out))
 
     def said(self, command: str) -> str:
         return next(out for text, out in self.outputs if command in text)

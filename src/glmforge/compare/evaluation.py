@@ -15,7 +15,7 @@ import torch
 
 from glmforge.adapters import open_adapter
 from glmforge.compare.harness import check_harness, run_tasks
-from glmforge.compare.loss import loss_of, validation_rows
+from glmforge.compare.loss import ValidationRows, loss_of, validation_rows
 from glmforge.compare.prompts import Prompt, read_prompts
 from glmforge.compare.subjects import run_of
 from glmforge.data import generation_prompt
@@ -119,6 +119,33 @@ def evaluate_model(
     found = find_source(path, base)
     tokenizer = load_tokenizer(found.model)
     notes = compare_stops(found.model, tokenizer)
+    rows, prompts = _material(path, data, tokenizer, max_length, batch_size, num_prompts)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+    model = _opened(found, dtype, device)
+    loss, tokens = _loss(model, tokenizer, rows, device)
+    scores = _scores(model, tokenizer, prompts, batch_size, max_new_tokens)
+    return EvaluationReport(
+        model=str(path),
+        data=rows.files if rows is not None else (),
+        loss=loss,
+        tokens=tokens,
+        answers=len(prompts),
+        tasks=run_tasks(model, tokenizer, tasks, batch_size, num_fewshot, limit) if tasks else {},
+        notes=tuple(notes),
+        **scores,
+    )
+
+
+def _material(
+    path: Path,
+    data: Sequence[str],
+    tokenizer: Any,
+    max_length: int,
+    batch_size: int,
+    num_prompts: int | None,
+) -> tuple[ValidationRows | None, list[Prompt]]:
+    """Return the rows of the loss and the questions to answer, both from the same files."""
     run = run_of(path)
     rows = validation_rows(
         list(data),
@@ -127,28 +154,19 @@ def evaluate_model(
         max_length=max_length,
         rows_per_batch=batch_size,
     )
-    files = rows.files if rows is not None else ()
+    files = rows.files if rows is not None and num_prompts != 0 else ()
     prompts = [prompt for file in files for prompt in read_prompts(Path(file))]
-    prompts = prompts if num_prompts is None else prompts[:num_prompts]
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-    model = _opened(found, dtype, device)
-    loss, tokens = None, 0
-    if rows is not None:
-        alone = Ranks(world=World(), device=device)
-        loss = loss_of(lambda: model, rows, tokenizer.pad_token_id or 0, alone)
-        tokens = sum(int((example.labels != IGNORED).sum()) for example in rows.examples)
-    scores = _scores(model, tokenizer, prompts, batch_size, max_new_tokens)
-    return EvaluationReport(
-        model=str(path),
-        data=tuple(files),
-        loss=loss,
-        tokens=tokens,
-        answers=len(prompts),
-        tasks=run_tasks(model, tokenizer, tasks, batch_size, num_fewshot, limit) if tasks else {},
-        notes=tuple(notes),
-        **scores,
-    )
+    return rows, prompts if num_prompts is None else prompts[:num_prompts]
+
+
+def _loss(
+    model: Any, tokenizer: Any, rows: ValidationRows | None, device: torch.device
+) -> tuple[float | None, int]:
+    if rows is None:
+        return None, 0
+    alone = Ranks(world=World(), device=device)
+    loss = loss_of(lambda: model, rows, tokenizer.pad_token_id or 0, alone)
+    return loss, sum(int((example.labels != IGNORED).sum()) for example in rows.examples)
 
 
 def _opened(found: Source, dtype: torch.dtype, device: torch.device) -> Any:

@@ -1,4 +1,7 @@
-"""Directories that are whole or absent: written under another name, renamed when all is proven."""
+"""Directories that are whole or absent: written under another name, renamed when all is proven.
+
+For everything that leaves a model behind (export, consolidate); checkpoints have their own way.
+"""
 
 import shutil
 from collections.abc import Iterator

@@ -16,7 +16,6 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from glmforge.errors import CheckpointError
 
-
 # What torch's readers raise on bytes that are no checkpoint.
 _BROKEN = (RuntimeError, ValueError, LookupError, TypeError, AttributeError)
 
