@@ -6,6 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from cases import _same, outcome, run
 
@@ -156,6 +157,19 @@ def damaged_files(scratch: Path) -> object:
         for p in (scratch / "straight/checkpoints/step-000004").rglob("*")
         if p.is_file()
     )
+    shard = next((scratch / "straight/checkpoints/step-000004").glob("*/*model_states.pt"))
+    module = torch.load(shard, weights_only=False)["module"]
+    optimizer = [
+        torch.load(path, weights_only=False)["optimizer_state_dict"]
+        for path in sorted(shard.parent.glob("*optim_states.pt"))
+    ]
+    inside = {
+        "files": kinds,
+        "base_tensors": [name for name in module if "lora_" not in name],
+        "optimizer": [sorted(state) for state in optimizer],
+        "progress": sorted(json.loads((shard.parent.parent / "state/progress.json").read_text())),
+        "data_hash": json.loads((shard.parent.parent / "state/data.json").read_text())["hash"],
+    }
     draw, cut, found = random.Random(5), scratch / "cut", []
     for number, kind in enumerate(kinds):
         way = ("flip", "truncate", "delete", "tear")[number % 4]
@@ -175,7 +189,12 @@ def damaged_files(scratch: Path) -> object:
     dist.barrier()
     before = _fingerprint(cut)
     refused = _refusal(scratch, "cut", resume="auto", **kwargs)
-    return {"found": found, "refused": refused, "untouched": _fingerprint(cut) == before}
+    return {
+        "inside": inside,
+        "found": found,
+        "refused": refused,
+        "untouched": _fingerprint(cut) == before,
+    }
 
 
 def _cut_back(scratch: Path, cut: Path) -> None:

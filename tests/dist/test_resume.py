@@ -76,6 +76,34 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_made(two):
     assert case["made"] == []
 
 
+def test_everything_that_resume_needs_is_in_the_checkpoint(two):
+    """By list: shards without the frozen base, optimizer and loss scaler of each rank, random
+    states, progress (the data's place is its step; the schedule is a function of it), best metric,
+    config, the data's hash."""
+    inside = two["damaged_files"]["inside"]
+    assert {name for name in inside["files"] if not name.endswith(".py")} == {
+        "adapter/adapter_config.json",
+        "adapter/adapter_model.safetensors",
+        "global_step4/mp_rank_00_model_states.pt",
+        "global_step4/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        "global_step4/zero_pp_rank_1_mp_rank_00_optim_states.pt",
+        "latest",
+        "manifest.json",
+        "state/config.yaml",
+        "state/data.json",
+        "state/deepspeed.json",
+        "state/progress.json",
+        "state/rank-00000.pt",
+        "state/rank-00001.pt",
+        "state/versions.json",
+    }
+    assert inside["base_tensors"] == []
+    for state in inside["optimizer"]:
+        assert {"base_optimizer_state", "loss_scaler", "zero_stage"} <= set(state)
+    assert {"step", "skipped_steps", "best_metric", "best_step"} <= set(inside["progress"])
+    assert len(inside["data_hash"]) == 64
+
+
 def test_damage_of_any_file_costs_no_run(two):
     """Flipped, cut, torn or gone: the one before is taken, and the end is bitwise the same."""
     case = two["damaged_files"]

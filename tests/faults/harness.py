@@ -4,8 +4,8 @@
 
 Each case (ZeRO stage x method, with and without background writes) first runs undisturbed. Then
 runs are killed -9 and resumed, again and again, until they end by themselves. Half of the kills
-wait for a save to be under way; after half of them a random file of the newest checkpoint is
-flipped, cut, emptied, torn or deleted, where an older one is whole. Other runs have a small disk
+wait for a save to be under way; after each a random file of the newest checkpoint is flipped, cut,
+emptied, torn or deleted, where an older one is whole. Other runs have a small disk
 that is filled at a random moment (tmpfs; without the right to mount, a limit on file sizes).
 Losses, samples and final weights must be bitwise those of the undisturbed run, and none may begin
 again once a whole checkpoint exists. The ranks are forked from a process that has imported
@@ -239,8 +239,7 @@ class Harness:
             left -= 1
             self.counts["kills"] += 1
             self.counts["kills_in_saves"] += killed == "in a save"
-            if self.draw.random() < 0.5:
-                self.damage(out)
+            self.damage(out)
         self.check_end(out, log, case, codes)
 
     def damage(self, out: Path) -> None:

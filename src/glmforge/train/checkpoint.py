@@ -8,7 +8,7 @@ Layout of ``checkpoints/step-000500/`` (format version 2)::
     global_step500/      DeepSpeed's shards (LoRA: without the frozen base)
     zero_to_fp32.py      DeepSpeed's own consolidation script
     latest               the tag DeepSpeed reads
-    state/progress.json  step, best evaluation
+    state/progress.json  step, best evaluation; beside it what the run is (config, data's hash)
     state/rank-00000.pt  each rank's random-number states
     adapter/             LoRA only: the adapter in PEFT's format, usable as it is
 

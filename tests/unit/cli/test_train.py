@@ -280,3 +280,34 @@ def test_a_model_without_weights_and_an_occupied_directory_are_named_together(
     assert result.code == 1
     assert "1. c.yaml:1: model.model_name_or_path 'm' has no weights" in result.err
     assert "2. c.yaml:3: training.output_dir 'run' already holds a run" in result.err
+
+
+def test_a_start_from_anothers_weights_reaches_the_run_and_its_ranks(program: Program) -> None:
+    """--init-from and --allow-changes are the run's, in this process or in the ranks it starts."""
+    assert program("train", "c.yaml", "--init-from", "other").code == 0
+    assert program.options[-1]["init_from"] == "other"
+    assert program("train", "c.yaml", "--resume", "auto", "--allow-changes").code == 0
+    assert program.options[-1]["allow_changes"] is True
+    assert program("train", "c.yaml", "--nproc", "2", "--init-from", "other").code == 0
+    argv, _ = program.launched[-1]
+    assert argv[argv.index("--init-from") + 1] == "other"
+    start = ("train", "c.yaml", "--nproc", "2", "--resume", "auto", "--allow-changes")
+    assert program(*start).code == 0
+    assert {"--resume", "--allow-changes"} <= set(program.launched[-1][0])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--resume", "auto", "--init-from", "x"), "give one of them"),
+        (("--allow-changes",), "--allow-changes belongs to --resume"),
+    ],
+)
+def test_starts_that_contradict_each_other_are_refused(
+    program: Program, options: tuple[str, ...], said: str
+) -> None:
+    """Before anything is started."""
+    result = program("train", "c.yaml", *options)
+    assert result.code == 2
+    assert said in result.err
+    assert program.trained == []

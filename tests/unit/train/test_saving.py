@@ -18,6 +18,8 @@ from glmforge.train.state import Progress
 class Engine:
     """Writes one shard."""
 
+    module = None
+
     def __init__(self):
         self.error = None
 
@@ -162,3 +164,14 @@ def test_runs_and_ranks_have_places_of_their_own(tmp_path):
         staging_place(tmp_path, tmp_path / run, rank) for run in ("a", "b") for rank in (0, 1)
     }
     assert len(places) == 4
+
+
+def test_a_frozen_weight_that_has_two_names_is_left_out_by_both():
+    """The second name of a tied head; trained and untied ones stay, and afterwards all are back."""
+    module = torch.nn.ModuleDict({name: torch.nn.Linear(2, 2, bias=False) for name in "abcd"})
+    module["b"].weight = module["a"].weight
+    module["d"].weight = module["c"].weight
+    module["a"].weight.requires_grad_(False)
+    with saving.frozen_twins_left_out(module):
+        assert list(module.state_dict()) == ["a.weight", "c.weight", "d.weight"]
+    assert list(module.state_dict()) == ["a.weight", "b.weight", "c.weight", "d.weight"]
