@@ -14,7 +14,10 @@ from transformers import PreTrainedConfig
 from glmforge.errors import ModelError
 from glmforge.models.families import FAMILY_KEY, FamilyDecision, decide_family
 
-_PRIVATE = ("_decision", "_origin", "_given_aliases")
+_PRIVATE = ("_decision", "_origin", "_given_aliases", "_code_names")
+# Keys that name files of code. The Auto classes and pipelines run what a configuration shows them
+# there; ours keeps the keys for config.json and shows nothing.
+_CODE_KEYS = ("auto_map", "custom_pipelines")
 
 
 class ChatGLMConfig(PreTrainedConfig):
@@ -38,7 +41,9 @@ class ChatGLMConfig(PreTrainedConfig):
         origin = str(kwargs.get("_name_or_path") or "")
         directory = str(kwargs.get("name_or_path") or "")
         aliases = {key: kwargs[key] for key in self.attribute_map if key in kwargs}
+        code_names = {key: kwargs.pop(key) for key in _CODE_KEYS if key in kwargs}
         super().__post_init__(**kwargs)
+        self._code_names = code_names
         self._origin = origin
         self._given_aliases = tuple(aliases)
         keys = {**self.__dict__, "model_type": "chatglm", "_name_or_path": origin}
@@ -107,6 +112,7 @@ class ChatGLMConfig(PreTrainedConfig):
             keys.pop(name, None)
         for alias in self._given_aliases:
             keys[alias] = getattr(self, alias)
+        keys.update(self._code_names)
         if self._origin:
             keys["_name_or_path"] = self._origin
         keys.pop(FAMILY_KEY, None)

@@ -3,8 +3,9 @@
 Owns nothing else. After `register_models`, ``AutoConfig``, ``AutoModel``,
 ``AutoModelForCausalLM`` and ``AutoModelForSeq2SeqLM`` open a ChatGLM directory with our code and
 never run the directory's own: transformers prefers registered classes over ``auto_map`` whatever
-``trust_remote_code`` says. All three model classes give the model with its head, as the hub's
-``auto_map`` does.
+``trust_remote_code`` says, and a configuration of ours shows no ``auto_map`` to the Auto classes
+that there is nothing to register with. All three model classes give the model with its head, as
+the hub's ``auto_map`` does.
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM

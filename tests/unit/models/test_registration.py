@@ -6,17 +6,33 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoProcessor,
+    AutoTokenizer,
+)
+from transformers.models.auto import modeling_auto
+from vocabularies import write_bpe
 
 AUTO_MODELS = [AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM]
 EVIL = "raise SystemExit('the code of the checkpoint was run')\n"
 
 
-@pytest.fixture
-def checkpoint(tiny_model, tmp_path: Path) -> Path:
+OTHER_AUTO_MODELS = sorted(
+    name
+    for name, value in vars(modeling_auto).items()
+    if name.startswith("AutoModel") and value not in AUTO_MODELS and isinstance(value, type)
+)
+
+
+@pytest.fixture(params=["chatglm3", "chatglm"])
+def checkpoint(tiny_model, tmp_path: Path, request) -> Path:
     """A saved model whose config.json names remote code, with that code beside it."""
     directory = tmp_path / "with-code"
-    tiny_model("chatglm3").save_pretrained(directory)
+    tiny_model(request.param).save_pretrained(directory)
     path = directory / "config.json"
     keys = json.loads(path.read_text(encoding="utf-8"))
     model_class = "modeling_chatglm.ChatGLMForConditionalGeneration"
@@ -25,10 +41,15 @@ def checkpoint(tiny_model, tmp_path: Path) -> Path:
         "AutoModel": model_class,
         "AutoModelForCausalLM": model_class,
         "AutoModelForSeq2SeqLM": model_class,
+        **dict.fromkeys(OTHER_AUTO_MODELS, model_class),
+        "AutoProcessor": "processing_chatglm.ChatGLMProcessor",
     }
+    keys["custom_pipelines"] = {"chat": {"impl": "pipeline_chatglm.Chat", "pt": ["AutoModel"]}}
     path.write_text(json.dumps(keys), encoding="utf-8")
-    for name in ("configuration_chatglm.py", "modeling_chatglm.py"):
-        (directory / name).write_text(EVIL, encoding="utf-8")
+    for name in ("configuration", "modeling", "processing", "pipeline", "tokenization"):
+        (directory / f"{name}_chatglm.py").write_text(EVIL, encoding="utf-8")
+    (directory / "custom_generate").mkdir()
+    (directory / "custom_generate" / "generate.py").write_text(EVIL, encoding="utf-8")
     return directory
 
 
@@ -36,14 +57,38 @@ def checkpoint(tiny_model, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("trust", [None, False, True])
 def test_every_auto_class_gives_our_model_with_its_head(checkpoint, auto_class, trust):
     model = auto_class.from_pretrained(checkpoint, trust_remote_code=trust)
-    assert type(model).__module__ == "glmforge.models.glm.modeling"
+    assert type(model).__module__.startswith("glmforge.models.")
     assert model.get_output_embeddings() is not None
+    assert model.generate.__func__ is type(model).generate
 
 
-def test_the_configuration_is_ours_even_where_remote_code_is_trusted(checkpoint):
+@pytest.mark.parametrize("name", OTHER_AUTO_MODELS)
+def test_an_auto_class_that_has_no_model_of_ours_says_so(checkpoint, name):
+    """The hub's auto_map also names AutoModelForSequenceClassification."""
+    with pytest.raises(ValueError, match="Unrecognized configuration class"):
+        getattr(modeling_auto, name).from_pretrained(checkpoint, trust_remote_code=True)
+
+
+def test_tokenizer_and_processor_are_the_tokenizer_of_ours(checkpoint):
+    write_bpe(checkpoint)
+    for auto_class in (AutoTokenizer, AutoProcessor):
+        opened = auto_class.from_pretrained(checkpoint, trust_remote_code=True)
+        assert type(opened).__module__ == "glmforge.models.glm.tokenization_sentencepiece"
+
+
+def test_the_configuration_is_ours_even_where_remote_code_is_trusted(checkpoint, tmp_path):
+    """It shows no name of a code file to transformers, and writes all of them back."""
     config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=True)
-    assert type(config).__module__ == "glmforge.models.glm.configuration"
-    assert config.auto_map["AutoConfig"] == "configuration_chatglm.ChatGLMConfig"
+    assert type(config).__module__.startswith("glmforge.models.")
+    assert not hasattr(config, "auto_map")
+    assert not hasattr(config, "custom_pipelines")
+    config.save_pretrained(tmp_path / "again")
+    first, again = (
+        json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        for directory in (checkpoint, tmp_path / "again")
+    )
+    assert first["auto_map"] == again["auto_map"]
+    assert first["custom_pipelines"] == again["custom_pipelines"]
 
 
 def test_importing_the_package_is_all_that_is_needed(checkpoint):
@@ -54,7 +99,7 @@ def test_importing_the_package_is_all_that_is_needed(checkpoint):
     done = subprocess.run(
         [sys.executable, "-c", program, str(checkpoint)], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "glmforge.models.glm.modeling"
+    assert done.stdout.strip().startswith("glmforge.models.")
 
 
 def test_the_family_table_needs_neither_torch_nor_transformers():

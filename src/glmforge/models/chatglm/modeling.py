@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
@@ -24,6 +24,7 @@ from glmforge.models.attention import AttentionRows, attend, plan_prefix_rows, p
 from glmforge.models.chatglm.configuration import ChatGLM6BConfig
 from glmforge.models.chatglm.positions import find_prefix, prefix_positions, prefix_visibility
 from glmforge.models.head import CACHE_FIELD, ChunkedLossMixin, LanguageHead, mean_cross_entropy
+from glmforge.models.pretrained import OwnCodeModel
 from glmforge.models.rotary import rotary_angles, rotary_frequencies, rotate_halves
 from glmforge.models.varlen import has_varlen_kernel
 
@@ -95,7 +96,7 @@ class GLMBlock(GradientCheckpointingLayer):
         return normed * RESIDUAL_SCALE + self.mlp(normed)
 
 
-class ChatGLM6BPreTrainedModel(PreTrainedModel):
+class ChatGLM6BPreTrainedModel(OwnCodeModel):
     """What transformers needs to know of the model."""
 
     config_class = ChatGLM6BConfig

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
@@ -21,6 +21,7 @@ from transformers.utils import can_return_tuple
 from glmforge.models.attention import AttentionRows, attend, plan_rows
 from glmforge.models.glm.configuration import ChatGLM2Config
 from glmforge.models.head import CACHE_FIELD, ChunkedLossMixin, LanguageHead, mean_cross_entropy
+from glmforge.models.pretrained import OwnCodeModel
 from glmforge.models.rotary import rotary_angles, rotary_frequencies, rotate_pairs
 
 
@@ -123,7 +124,7 @@ class Encoder(nn.Module):
         self.final_layernorm = RMSNorm(config.hidden_size, config.layernorm_epsilon)
 
 
-class ChatGLMPreTrainedModel(PreTrainedModel):
+class ChatGLMPreTrainedModel(OwnCodeModel):
     """What transformers needs to know of the model."""
 
     config_class = ChatGLM2Config
