@@ -1,12 +1,14 @@
 """The demo fails when training changed nothing, and takes a new name where one is taken."""
 
 import dataclasses
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from glmforge.assets import asset_path
 from glmforge.errors import TrainingError
-from glmforge.train.demo import DemoResult, check, free_directory
+from glmforge.train.demo import DemoResult, check, free_directory, write_report
 
 LEARNED = DemoResult(
     run_dir=Path("run"),
@@ -45,3 +47,20 @@ def test_a_taken_directory_is_left_alone(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.jsonl").write_text("")
     assert free_directory(tmp_path / "demo") == tmp_path / "demo-3"
+
+
+def test_the_report_is_made_in_a_process_of_its_own(monkeypatch, tmp_path):
+    """A comparison that fails fails the demo, with its last lines."""
+    ended = {"code": 0}
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, ended["code"], "", "far\nerror: no weights\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert write_report(tmp_path) == tmp_path / "report.html"
+    assert commands[0][3:8:2] == ["compare", str(asset_path("demo/model")), str(tmp_path)]
+    ended["code"] = 1
+    with pytest.raises(TrainingError, match="error: no weights"):
+        write_report(tmp_path)
