@@ -2,8 +2,8 @@
 
 Of a model config.json and the headers of the weight files are read; checkpoints are hashed. Exit
 status 1 where `load_model` would refuse the directory, or a checkpoint is not whole; the facts that
-can be known are printed all the same. The work is in `glmforge.models.inspection` and
-`glmforge.train.run_survey`.
+can be known are printed all the same. Of an adapter its two files are judged, without a model.
+The work is in `glmforge.models.inspection`, `glmforge.train.run_survey` and `glmforge.adapters`.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from glmforge.cli.output import print_json
 
 def inspect(
     model: Annotated[
-        str, typer.Argument(help="A model directory, a hub id, a run, or a checkpoint of a run.")
+        str, typer.Argument(help="A model, an adapter, a hub id, a run, or its checkpoint.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> None:
@@ -24,6 +24,9 @@ def inspect(
     from glmforge.errors import ModelError
     from glmforge.models.inspection import inspect_model
 
+    if (Path(model) / "adapter_config.json").is_file():
+        _inspect_adapter(Path(model), as_json=as_json)
+        return
     if _is_no_model(Path(model)):
         from glmforge.train.run_survey import run_facts
 
@@ -45,6 +48,28 @@ def inspect(
 
 def _is_no_model(directory: Path) -> bool:
     return directory.is_dir() and not (directory / "config.json").is_file()
+
+
+def _inspect_adapter(directory: Path, *, as_json: bool) -> None:
+    from glmforge.adapters import read_adapter, zero_b
+
+    files = read_adapter(directory)
+    targets = files.config.target_modules or ()
+    facts = {
+        "adapter": str(directory),
+        "tensors": len(files.tensors),
+        "parameters": sum(tensor.numel() for tensor in files.tensors.values()),
+        "r": files.config.r,
+        "lora_alpha": files.config.lora_alpha,
+        "target_modules": [targets] if isinstance(targets, str) else sorted(targets),
+        "base_model_name_or_path": files.config.base_model_name_or_path,
+        "changes_nothing": zero_b(files.tensors),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    width = max(map(len, facts))
+    print("\n".join(f"{name:<{width}}  {value}" for name, value in facts.items()))
 
 
 def _lines(facts: Any) -> list[str]:

@@ -77,3 +77,18 @@ def test_a_base_model_is_noticed(inspect, model):
     keys = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(keys | {"_name_or_path": "THUDM/chatglm3-6b-base"}))
     assert "note: THUDM/chatglm3-6b-base is a base model" in inspect(model)[1]
+
+
+def test_an_adapters_files_are_judged_without_a_model(shared, capsys, monkeypatch):
+    """Case A01: exit status 1 and the reason; a sound file's facts are printed."""
+    import sys
+
+    from glmforge.cli.main import main
+
+    monkeypatch.setattr(sys, "argv", ["glmforge", "inspect", str(shared / "cases" / "A01")])
+    assert main() == 1
+    assert "4 of 4 LoRA tensors are empty" in capsys.readouterr().err
+    command = ["glmforge", "inspect", str(shared / "cases" / "A03"), "--json"]
+    monkeypatch.setattr(sys, "argv", command)
+    assert main() == 0
+    assert '"tensors": 4' in capsys.readouterr().out
