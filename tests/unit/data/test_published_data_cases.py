@@ -199,11 +199,11 @@ def test_d12_rare_and_broken_characters(case, real_tokenizer, shared, name, tmp_
     changed = [t for t in texts if tokenizer.decode(tokenizer.encode_text(t)).strip() != t.strip()]
     assert values["tokens"]["changed_texts"] == len(changed)
     assert bool(values["tokens"]["changed_example"]) == bool(changed)
-    for limit in range(8, 40):
+    for limit in (20, 27, 34):  # test_preview.py cuts at every place
         call = ["preview", str(case("D12")), "--model", str(model), "--truncation",
                 "truncate_right", "--max-length", str(limit), "--count", "9"]  # fmt: skip
         page = ["--html", str(tmp_path / "page.html")]
-        for options in ([], page) if limit % 8 == 0 else ([],):
+        for options in ([], page) if limit == 34 else ([],):
             done = CliRunner().invoke(app, [*call, *options], catch_exceptions=False)
             assert done.exit_code == 0
             assert "\x1b" not in done.output
