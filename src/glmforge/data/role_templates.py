@@ -15,6 +15,7 @@ from typing import Any
 from glmforge.data.conversation import Conversation, Message
 from glmforge.data.encoder import TextEncoder, TokenizerLike
 from glmforge.data.segments import Inexpressible, Kind, Labels, Row, Segment
+from glmforge.tool_calls import BadCall, json_call, python_call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +112,15 @@ class RoleTemplate:
             return pieces
         content = message.content
         if message.arguments is not None:
-            content = self._style.call_text(message.arguments)
+            content = self._call_text(message.arguments)
         pieces.append((self._roles[message.role], *self._split(message.name, content)))
         return pieces
+
+    def _call_text(self, arguments: str) -> str:
+        try:
+            return self._style.call_text(arguments)
+        except BadCall as error:
+            raise Inexpressible("bad-call", f"a tool call {error}", error.advice) from error
 
     def _split(self, name: str, content: str) -> tuple[list[int], list[int]]:
         """Header and content ids; encoded in one piece where the family does so."""
@@ -138,27 +145,6 @@ def _chatglm3_system(content: str, tools: Sequence[Mapping[str, Any]]) -> list[s
 _CHATGLM3_TOOLS = (
     "Answer the following questions as best as you can. You have access to the following tools:"
 )
-
-
-def _chatglm3_call(arguments: str) -> str:
-    """ChatGLM3 writes a call as Python: ``tool_call(city='杭州')`` in a code block."""
-    values = _arguments(arguments)
-    inner = ", ".join(f"{name}={value!r}" for name, value in values.items())
-    return f"```python\ntool_call({inner})\n```"
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, dict):
-        raise Inexpressible(
-            "bad-call",
-            f"a tool call's arguments are no JSON object: {text[:80]!r}",
-            'write them like {"city": "..."}',
-        )
-    return values
 
 
 # The paragraphs GLM-4's own template writes around its tools.
@@ -195,7 +181,7 @@ STYLES: dict[str, RoleStyle] = {
         writes_empty_system=True,
         tools_prompt=_CHATGLM3_TOOLS,
         system_texts=_chatglm3_system,
-        call_text=_chatglm3_call,
+        call_text=python_call,
         trains_observation_officially=True,
     ),
     "glm4": RoleStyle(
@@ -206,7 +192,7 @@ STYLES: dict[str, RoleStyle] = {
         writes_empty_system=False,
         tools_prompt="",
         system_texts=_glm4_system,
-        call_text=lambda arguments: arguments,
+        call_text=json_call,
         trains_observation_officially=False,
     ),
 }

@@ -7,11 +7,12 @@ and lists raise ``Unreadable`` with the message's number. ``formats`` calls this
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from glmforge.data.conversation import Message, Role
+from glmforge.tool_calls import BadCall, calls_of, read_call
 
 ROLE_NAMES: dict[str, Role] = {
     "system": "system",
@@ -97,7 +98,7 @@ def _read_message(item: Mapping[str, Any], number: int, options: ShapeOptions) -
         yield from _tool_step(item, number, train, options)
         return
     key = "value" if "value" in item and "content" not in item else "content"
-    calls = item.get("tool_calls") or ([item["function_call"]] if item.get("function_call") else [])
+    calls = calls_of(item)
     if calls:
         yield from _openai_calls(item, key, calls, number, train, options)
         return
@@ -209,7 +210,7 @@ def _parts(
 def _openai_calls(
     item: Mapping[str, Any],
     key: str,
-    calls: Any,
+    calls: Sequence[Any],
     number: int,
     train: bool,
     options: ShapeOptions,
@@ -217,9 +218,8 @@ def _openai_calls(
     if item.get(key) not in (None, ""):
         text = read_text(item, key, options, f"message {number} (assistant)")
         yield Message(role="assistant", content=text, train=train)
-    for call in calls if isinstance(calls, list) else [calls]:
-        function = call.get("function", call) if isinstance(call, dict) else None
-        yield _call(function, number, train)
+    for call in calls:
+        yield _call(call, number, train)
 
 
 def _calls_from_text(text: str, number: int, train: bool) -> Iterator[Message]:
@@ -232,18 +232,15 @@ def _calls_from_text(text: str, number: int, train: bool) -> Iterator[Message]:
         yield _call(function, number, train)
 
 
-def _call(function: Any, number: int, train: bool) -> Message:
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+def _call(value: Any, number: int, train: bool) -> Message:
+    try:
+        call = read_call(value)
+    except BadCall as error:
         raise Unreadable(
-            "bad-call",
-            f"the call of message {number} has no tool name",
-            'write {"name": ..., "arguments": {...}}',
-        )
-    arguments = function.get("arguments", function.get("parameters", {}))
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
+            "bad-call", f"the call of message {number} {error}", error.advice
+        ) from error
     return Message(
-        role="assistant", content="", name=function["name"], arguments=arguments, train=train
+        role="assistant", content="", name=call.name, arguments=call.arguments, train=train
     )
 
 

@@ -18,6 +18,14 @@ _RULES = r"""
 {%- if message['role'] not in ROLES -%}
 {{ raise_exception('NAME does not know the role ' ~ message['role']) }}
 {%- endif -%}
+{%- set called = message['tool_calls'] or message['function_call'] -%}
+{%- if called and (message['role'] != 'assistant' or not CALLS) -%}
+{{ raise_exception('NAME: a message of role ' ~ message['role'] ~ ' cannot have tool_calls') }}
+{%- endif -%}
+{%- if message['content'] is not string
+    and (message['content'] or not (called or message['tools'])) -%}
+{{ raise_exception('NAME: the content of a message must be a text') }}
+{%- endif -%}
 {%- endfor -%}
 """
 
@@ -54,11 +62,50 @@ _ROLE_NAME += "message['role']) ~ '|>' -}}"
 
 _METADATA = r"{{- (message['metadata'] or '') ~ '\n' -}}"
 
+_CALLS = r"""
+{%- set calls = message['tool_calls'] -%}
+{%- if not calls and message['function_call'] -%}
+{%- set calls = [message['function_call']] -%}
+{%- endif -%}
+"""
+
+# A call in `call`: its name and the line break, its arguments in `arguments`.
+_CALL = r"""
+{%- set call = call['function'] if call['function'] is defined else call -%}
+{%- if call['name'] is not string -%}
+{{ raise_exception('NAME: a call in tool_calls has no tool name') }}
+{%- endif -%}
+{%- set arguments = call['arguments'] if call['arguments'] is defined else call['parameters'] -%}
+{%- set arguments = arguments if arguments is defined else {} -%}
+{{- '<|assistant|>' -}}
+{{- call['name'] ~ '\n' -}}
+"""
+
+_PYTHON_CALL = r"""
+{%- if arguments is not mapping -%}
+{{ raise_exception('NAME writes arguments one by one: give them as an object, not as a text') }}
+{%- endif -%}
+{%- set written = namespace(values=[]) -%}
+{%- for name, value in arguments.items() -%}
+{%- set written.values = written.values + [name ~ '=' ~ '%r'|format(value)] -%}
+{%- endfor -%}
+{{- 'BREAK```python\ntool_call(' ~ written.values|join(', ') ~ ')\n```' -}}
+"""
+
+_JSON_CALL = r"{{- arguments if arguments is string else arguments | tojson -}}"
+
 _CHATGLM3 = r"""[gMASK]<sop>
 {%- for message in found.messages -%}
+CALLS_OF
+{%- if message['content'] or not calls -%}
 ROLE_NAME
 METADATA
 {{- 'BREAK' ~ (message['content'] or '') -}}
+{%- endif -%}
+{%- for call in calls or [] -%}
+THE_CALL
+PYTHON_CALL
+{%- endfor -%}
 {%- if message['tools'] and message['role'] == 'system' -%}
 {%- set bare = namespace(tools=[]) -%}
 {%- for tool in message['tools'] -%}
@@ -85,11 +132,16 @@ _GLM4 = r"""[gMASK]<sop>
 {%- endfor -%}
 {{- write_tools([dict(role='system', content='', tools=wrapped.tools)])[12:] -}}
 {%- endif -%}
-{%- if message['content'] or not message['tools'] -%}
+CALLS_OF
+{%- if message['content'] or not (message['tools'] or calls) -%}
 ROLE_NAME
 METADATA
 {{- message['content'] or '' -}}
 {%- endif -%}
+{%- for call in calls or [] -%}
+THE_CALL
+JSON_CALL
+{%- endfor -%}
 {%- endfor -%}
 {%- if add_generation_prompt %}<|assistant|>{% endif -%}
 """
@@ -120,6 +172,11 @@ def chat_template(tokenizer: Any) -> str:
 
 def _written(text: str, name: str, roles: tuple[str, ...], prompt: str = "") -> str:
     values = {
+        "CALLS_OF": _CALLS,
+        "THE_CALL": _CALL,
+        "PYTHON_CALL": _PYTHON_CALL,
+        "JSON_CALL": _JSON_CALL,
+        "CALLS": str(name != "ChatGLM2"),
         "ROLE_NAME": _ROLE_NAME,
         "METADATA": _METADATA,
         "ROLES": str(roles),

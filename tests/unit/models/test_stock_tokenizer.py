@@ -65,6 +65,13 @@ def dialogues_of(family):
         {"role": "assistant", "metadata": "get_weather", "content": "call()"},
         {"role": "tool", "content": '{"temp": 20}'},
     ]
+    call = {"name": "get_weather", "arguments": {"city": "杭州", "n": [1, None, 2.5], "q": "it's"}}
+    other = {"name": "now", "arguments": {}}
+    asked = {"role": "assistant", "content": None, "tool_calls": [{"function": call}, other]}
+    told = {"role": "tool", "content": '{"temp": 20}', "tool_call_id": "1"}
+    yield [*plain, asked, told], None
+    yield [*plain, {**asked, "content": "看一下。"}, told], [WEATHER]
+    yield [*plain, {"role": "assistant", "content": "", "function_call": call}], None
     for tools in ([WEATHER], [{"type": "function", "function": WEATHER}]):
         yield [*plain, *called], tools
         yield [{"role": "system", "content": "短", "tools": tools}, *plain], None
@@ -151,10 +158,33 @@ def test_what_a_template_cannot_say_is_an_error(small):
     """An unknown role, turns out of order for ChatGLM2: as ours."""
     ours, stock = small
     wrong = [[{"role": "narrator", "content": "x"}]]
+    wrong += [[{"role": "user", "content": content}] for content in (None, ["x"], 5)]
+    wrong.append([{"role": "user", "content": "x", "tool_calls": [{"name": "f"}]}])
+    question = {"role": "user", "content": "x"}
+    wrong.append([question, {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}])
     if ours.family == "chatglm2":
         wrong.append([{"role": "assistant", "content": "x"}])
+        call = {"name": "f", "arguments": {}}
+        wrong.append([question, {"role": "assistant", "content": "", "tool_calls": [call]}])
     for messages in wrong:
         with pytest.raises(TemplateError):
+            stock.apply_chat_template(messages)
+        with pytest.raises(ModelError):
+            ours.apply_chat_template(messages)
+
+
+def test_arguments_as_text_are_refused_where_they_are_written_one_by_one(small):
+    """Jinja reads no JSON; GLM-4 writes it as it is."""
+    ours, stock = small
+    if ours.family == "chatglm2":
+        return
+    call = {"function": {"name": "f", "arguments": '{"a": 1}'}}
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    expected = ours.apply_chat_template(messages, return_dict=False)
+    if ours.family == "glm4":
+        assert stock.apply_chat_template(messages, return_dict=False) == expected
+    else:
+        with pytest.raises(TemplateError, match="give them as an object"):
             stock.apply_chat_template(messages)
 
 

@@ -6,13 +6,14 @@ encodes the line after the role token and the content apart, and joining them gi
 Each family's ``_chat_parts`` says its own format; rows and labels are made elsewhere (`data`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from transformers import BatchEncoding
 
 from glmforge.errors import ModelError
+from glmforge.tool_calls import BadCall, calls_of, read_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,20 @@ ChatPart = str | ControlToken
 _ROLE_ALIASES = {"tool": "observation", "function": "observation"}
 
 
-def read_messages(messages: Any, roles: Sequence[str], family: str) -> list[dict[str, Any]]:
+def read_messages(
+    messages: Any,
+    roles: Sequence[str],
+    family: str,
+    call_text: Callable[[str], str] | None = None,
+) -> list[dict[str, Any]]:
     """Return the messages as dicts with a role of `roles` and a text content.
 
+    A call that a message carries in ``tool_calls`` becomes a message of its own: the tool's name
+    as metadata, what `call_text` makes of the arguments as content.
+
     Raises:
-        ModelError: a role the family does not have or a content that is no text, with its
-            position; all of them at once.
+        ModelError: a role the family does not have, a content that is no text or a call that it
+            cannot write (None: any call), with its position; all of them at once.
     """
     problems: list[str] = []
     read: list[dict[str, Any]] = []
@@ -41,21 +50,47 @@ def read_messages(messages: Any, roles: Sequence[str], family: str) -> list[dict
         if not isinstance(message, Mapping):
             problems.append(f"message {number} is {type(message).__name__}, expected role/content")
             continue
-        role = _ROLE_ALIASES.get(message.get("role", ""), message.get("role"))
+        found = message.get("role")
+        role = _ROLE_ALIASES.get(found, found) if isinstance(found, str) else found
         content = message.get("content")
+        calls = calls_of(message)
         if role not in roles:
             problems.append(
-                f"message {number} has role {message.get('role')!r}, which {family} does not know: "
+                f"message {number} has role {found!r}, which {family} does not know: "
                 f"use one of {', '.join(roles)}"
             )
-        if not isinstance(content, str) and not (content is None and message.get("tools")):
+        if not isinstance(content, str) and (
+            content is not None or not (calls or message.get("tools"))
+        ):
             problems.append(f"message {number} ({role}) has content {content!r}: it must be a text")
-        read.append({**message, "role": role, "content": content or ""})
+        if content or not calls:
+            read.append({**message, "role": role, "content": content or ""})
+        if calls and (role != "assistant" or call_text is None):
+            who = family if call_text is None else f"a message of role {role!r}"
+            problems.append(
+                f"message {number} has tool_calls, which {who} cannot make: leave them out"
+            )
+        elif call_text is not None:
+            read.extend(_call_messages(calls, number, call_text, problems))
     if not read and not problems:
         problems.append("the dialogue is empty: give at least one message")
     if problems:
         raise ModelError(problems)
     return read
+
+
+def _call_messages(
+    calls: Sequence[Any], number: int, call_text: Callable[[str], str], problems: list[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield a message for each call; what is wrong with one goes into `problems`."""
+    for value in calls:
+        try:
+            call = read_call(value)
+            content = call_text(call.arguments)
+        except BadCall as error:
+            problems.append(f"a call in tool_calls of message {number} {error}: {error.advice}")
+        else:
+            yield {"role": "assistant", "metadata": call.name, "content": content}
 
 
 def with_tools(

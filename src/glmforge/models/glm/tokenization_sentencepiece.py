@@ -26,6 +26,7 @@ from glmforge.models.glm.tokenization_chat import (
     rounds_of,
     with_tools,
 )
+from glmforge.tool_calls import python_call
 
 # Below this many characters starting threads costs more than it gains.
 _CHARACTERS_WORTH_THREADS = 20_000
@@ -198,9 +199,9 @@ class ChatGLM3Tokenizer(ChatGLM2Tokenizer):
     ) -> list[ChatPart]:
         """Return ``[gMASK] sop`` and the messages; the prompt ends at ``<|assistant|>``."""
         roles = ("system", "user", "assistant", "observation")
-        read = with_tools(read_messages(messages, roles, self.family), tools, TOOLS_PROMPT)
+        read = read_messages(messages, roles, self.family, python_call)
         parts: list[ChatPart] = [ControlToken("[gMASK]"), ControlToken("sop")]
-        for message in read:
+        for message in with_tools(read, tools, TOOLS_PROMPT):
             parts += _message_parts(message)
         return [*parts, ControlToken("<|assistant|>")] if add_generation_prompt else parts
 

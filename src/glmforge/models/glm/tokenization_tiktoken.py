@@ -25,6 +25,7 @@ from glmforge.models.glm.tokenization_chat import (
     read_tools,
     with_tools,
 )
+from glmforge.tool_calls import json_call
 
 # The pre-tokenizer of GLM-4-9B: that of cl100k with its possessive quantifiers left out.
 PATTERN = (
@@ -258,6 +259,7 @@ class ChatGLM4Tokenizer(GLMTokenizer):
         """Return ``[gMASK]<sop>`` and the messages; the prompt ends at ``<|assistant|>``."""
         roles = ("system", "user", "assistant", "observation")
         parts: list[ChatPart] = [ControlToken("[gMASK]"), ControlToken("<sop>")]
-        for message in with_tools(read_messages(messages, roles, self.family), tools, ""):
+        read = read_messages(messages, roles, self.family, json_call)
+        for message in with_tools(read, tools, ""):
             parts += self._message_parts(message)
         return [*parts, ControlToken("<|assistant|>")] if add_generation_prompt else parts
