@@ -1,7 +1,7 @@
 """How much there is to train on: dialogues, rows and tokens of a run's data, counted or estimated.
 
-Owns `count_data`. Small sets are encoded as training does; of a large one every k-th dialogue is,
-and the counts are scaled up, so that a plan answers in seconds. Training itself counts exactly.
+Owns `count_data`. Small sets are encoded as training does; of a large one a sample is, and the
+counts are scaled up, so that a plan answers in seconds. Training itself counts exactly.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 
 from glmforge.config import RunConfig
-from glmforge.data import build_examples, pack, read_conversations
+from glmforge.data import build_examples, pack
+from glmforge.data.examples import problems_error
+from glmforge.data.sampling import sample_conversations
+from glmforge.data.sources import ReadOptions
+from glmforge.errors import DataError
 
 SAMPLE_DIALOGUES = 1500
 
@@ -45,21 +49,22 @@ def count_data(config: RunConfig, tokenizer: Any, *, packed: bool) -> DataFacts:
     trained = 0.0
     tokens = 0.0
     for path, weight in sources(data.train):
-        found = read_conversations(
-            path, columns=data.columns, repairs=data.repair, on_error=data.on_error
-        )
-        step = max(1, len(found) // SAMPLE_DIALOGUES)
-        sample = found[::step]
+        options = ReadOptions(columns=data.columns, repairs=tuple(data.repair))
+        found = sample_conversations(path, options, SAMPLE_DIALOGUES)
+        if found.problems and data.on_error == "stop":
+            raise problems_error(found.problems)
+        if not found.conversations:
+            raise DataError(f"{path}: no record in it; give a file with dialogues")
         examples = build_examples(
-            sample,
+            found.conversations,
             tokenizer,
             max_length=data.max_length,
             labels=data.labels,
             truncation=data.truncation,
             on_error=data.on_error,
         ).examples
-        factor = weight * len(found) / max(1, len(sample))
-        dialogues += weight * len(found)
+        factor = weight * found.dialogues / len(found.conversations)
+        dialogues += weight * found.dialogues
         scale_sum += factor * len(examples)
         lengths += [len(example.input_ids) for example in examples]
         tokens += factor * sum(len(example.input_ids) for example in examples)
