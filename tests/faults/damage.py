@@ -76,3 +76,14 @@ def fill(place: Path) -> Path:
 def limit_files(byte_count: int) -> None:
     """Let no file of this process grow beyond a size: the write fails as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (byte_count, resource.RLIM_INFINITY))
+
+
+def last_words(log: Path, ranks: int) -> str:
+    """How the first rank that failed put it."""
+    for rank in range(ranks):
+        path = Path(f"{log}.{rank}")
+        lines = path.read_text().strip().splitlines() if path.exists() else []
+        for line in reversed(lines):
+            if "Error" in line.split(":")[0]:
+                return line[:200]
+    return "nothing said"

@@ -13,6 +13,7 @@ everything, so that an attempt costs little more than its training. Prints one J
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -30,7 +31,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "dist"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from damage import damage_newest, fill, limit_files, small_disk
+from damage import damage_newest, fill, last_words, limit_files, small_disk
 
 CASES = {
     "lora_2": {"method": "lora", "stage": 2},
@@ -139,14 +140,24 @@ def reap(children: list[int]) -> list[int]:
     return codes
 
 
+def half_made(out: Path) -> set[tuple[str, int]]:
+    """The saves that are under way, or never ended: by name and time."""
+    found = set()
+    for path in (out / "checkpoints").glob(".tmp-step-*"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add((path.name, path.stat().st_mtime_ns))
+    return found
+
+
 def kill_one(children: list[int], out: Path, draw: random.Random, longest: float) -> str | None:
     """Kill a rank at a random moment; None when the run ended before it came."""
     deadline = time.monotonic() + draw.uniform(0.0, longest)
     in_save = draw.random() < 0.5
+    left = half_made(out)  # by an earlier kill: no save of this attempt
     while True:
-        if any(os.waitid(os.P_PID, c, os.WEXITED | os.WNOHANG | os.WNOWAIT) for c in children):
+        if any(map(has_ended, children)):
             return None
-        saving = any((out / "checkpoints").glob(".tmp-step-*"))
+        saving = half_made(out) - left
         if time.monotonic() > deadline and (saving or not in_save):
             break
         time.sleep(0.002)
@@ -175,10 +186,10 @@ def outcome(out: Path) -> dict[str, object]:
 
 def newest_step(out: Path) -> int:
     """Step of the newest whole checkpoint, 0 for none."""
-    from glmforge.train.checkpoint import is_whole
+    from glmforge.train.checkpoint import is_whole, step_of
 
-    whole = [p for p in out.glob("checkpoints/step-*") if is_whole(p)]
-    return max((int(p.name[5:]) for p in whole), default=0)
+    whole = [p.name for p in out.glob("checkpoints/step-*") if is_whole(p)]
+    return max(map(step_of, whole), default=0)
 
 
 def resumed_at(log: Path) -> int:
@@ -217,7 +228,7 @@ class Harness:
         straight = self.out / name / "straight"
         straight.parent.mkdir()
         codes = reap(start(config(self.inputs, straight, name), straight.with_suffix(".log")))
-        assert codes == [0] * RANKS, f"{name}: the undisturbed run ended with {codes}"
+        assert not any(codes), f"{name}: the undisturbed run ended with {codes}"
         return Case(name, outcome(straight), time.monotonic() - begun)
 
     def killed_run(self, case: Case, most: int) -> None:
@@ -272,7 +283,7 @@ class Harness:
                 (place / "balloon").unlink(missing_ok=True)
                 self.counts["stopped_by_full_disk"] += any(codes)
                 if round_ == 0:
-                    self.seen.append(f"full disk: {last_words(log)}")
+                    self.seen.append(f"full disk: {last_words(log, RANKS)}")
                 self.check_start(out, log, had)
             had = newest_step(out)
             codes = reap(self.attempt(settings, log))
@@ -283,9 +294,9 @@ class Harness:
     def fill_at_some_moment(self, children: list[int], out: Path, longest: float) -> bool:
         """Fill the disk; False when the run ended before the moment came."""
         deadline = time.monotonic() + self.draw.uniform(0.3 * longest, longest)
-        in_save = self.draw.random() < 0.5
+        in_save, left = self.draw.random() < 0.5, half_made(out)
         while not all(map(has_ended, children)):
-            saving = any((out / "checkpoints").glob(".tmp-step-*"))
+            saving = half_made(out) - left
             if out.exists() and time.monotonic() > deadline and (saving or not in_save):
                 fill(out.parent)
                 return True
@@ -345,17 +356,6 @@ def reap_failed(children: list[int]) -> list[int]:
     return [codes[child] for child in children]
 
 
-def last_words(log: Path) -> str:
-    """How the first rank that failed put it."""
-    for rank in range(RANKS):
-        path = Path(f"{log}.{rank}")
-        lines = path.read_text().strip().splitlines() if path.exists() else []
-        for line in reversed(lines):
-            if "Error" in line.split(":")[0]:
-                return line[:200]
-    return "nothing said"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -378,7 +378,7 @@ def main() -> None:
     while counts["kills"] < args.kills:
         harness.killed_run(cases[turn % len(cases)], args.kills)
         turn += 1
-    disk = "none was filled"
+    disk = "none"
     while counts["fills"] < args.fills and not counts["lost"]:
         disk = harness.starved_run(cases[turn % len(cases)])
         turn += 1
