@@ -9,6 +9,7 @@ from glmforge.adapters.files import (
     read_adapter,
     read_adapter_config,
     save_adapter_files,
+    weights_path,
     zero_b,
 )
 from glmforge.adapters.lora import (
@@ -21,6 +22,7 @@ from glmforge.adapters.lora import (
     save_adapter,
     saved_name,
     trainable_line,
+    wrap,
 )
 
 __all__ = [
@@ -38,5 +40,7 @@ __all__ = [
     "save_adapter_files",
     "saved_name",
     "trainable_line",
+    "weights_path",
+    "wrap",
     "zero_b",
 ]

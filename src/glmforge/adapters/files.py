@@ -19,10 +19,13 @@ from peft import LoraConfig
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from glmforge.bin_files import read_bin, unreadable
 from glmforge.errors import AdapterError
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
+BIN_NAME = "adapter_model.bin"
+"""What PEFT wrote before 0.7."""
 _PREFIX = "base_model.model."
 _NAMED = re.compile(r"\.(lora_A|lora_B|lora_embedding_A|lora_embedding_B)\.[^.]+(\.weight)?$")
 
@@ -44,18 +47,31 @@ def read_adapter(directory: Path) -> AdapterFiles:
         AdapterError: a file is missing or damaged, made by a newer PEFT, holds empty tensors, or
             its rank is not the one that adapter_config.json states.
     """
-    path = directory / WEIGHTS_NAME
-    for needed in (directory / CONFIG_NAME, path):
-        if not needed.is_file():
-            raise AdapterError(f"{directory}: no {needed.name} in it: not an adapter directory")
+    path = weights_path(directory)
     config = read_adapter_config(directory / CONFIG_NAME)
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise AdapterError(f"{path}: cannot be read, the file is damaged ({error})") from error
+    if path.suffix == ".bin":
+        tensors = read_bin(path, AdapterError)
+    else:
+        try:
+            tensors = load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise AdapterError(unreadable(path, error)) from error
     _refuse_empty(path, tensors)
     _refuse_other_rank(path, config, tensors)
     return AdapterFiles(path=path, config=config, tensors=tensors)
+
+
+def weights_path(directory: Path) -> Path:
+    """Return the weights file of an adapter directory: safetensors, else PEFT's older ``.bin``.
+
+    Raises:
+        AdapterError: one of the two files is not there.
+    """
+    found = next((p for n in (WEIGHTS_NAME, BIN_NAME) if (p := directory / n).is_file()), None)
+    if found is None or not (directory / CONFIG_NAME).is_file():
+        missing = CONFIG_NAME if found else f"{WEIGHTS_NAME} and no {BIN_NAME}"
+        raise AdapterError(f"{directory}: no {missing} in it: not an adapter directory")
+    return found
 
 
 def read_adapter_config(path: Path) -> LoraConfig:

@@ -4,6 +4,7 @@ Owns the checks that make an adapter real before any GPU time is spent: every ta
 match, something must be trainable, and what is written must hold every tensor.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from peft import (
     PeftModel,
     TaskType,
     get_peft_model,
+    get_peft_model_state_dict,
     set_peft_model_state_dict,
 )
 from safetensors import safe_open
@@ -167,47 +169,84 @@ def open_adapter(model: nn.Module, directory: Path) -> PeftModel:
         AdapterError: the directory holds no readable adapter, or one made for another model.
     """
     files = read_adapter(directory)
-    config = files.config
-    targets = getattr(config, "target_modules", None) or ()
-    check_targets(model, [targets] if isinstance(targets, str) else sorted(targets), ())
-    config.inference_mode = True
-    config.base_model_name_or_path = None  # a base may have moved: its tensors are what is checked
-    wrapped = get_peft_model(model, config, autocast_adapter_dtype=False)
+    wrapped = wrap(model, files.config, files.path)
     check_match(wrapped, files.tensors, files.path)
     set_peft_model_state_dict(wrapped, dict(files.tensors))
     return wrapped.eval()
 
 
+def wrap(model: nn.Module, config: LoraConfig, path: Path | str) -> PeftModel:
+    """Put an empty adapter of a configuration on `model`: any that PEFT itself can put there.
+
+    Args:
+        model: the base; the meta device will do.
+        config: as read from a file; it is left as it is.
+        path: of the adapter, for the error.
+
+    Raises:
+        AdapterError: the configuration fits no module of this model.
+    """
+    config = copy.deepcopy(config)
+    config.inference_mode = True
+    config.base_model_name_or_path = None  # a base may have moved: its tensors are what is checked
+    config.task_type = TaskType.CAUSAL_LM  # what the adapter was trained for, our models do so
+    try:
+        return get_peft_model(model, config, autocast_adapter_dtype=False)
+    except ValueError as error:
+        targets = config.target_modules or ()
+        names = [targets] if isinstance(targets, str) else sorted(targets)
+        raise AdapterError(
+            f"{path}: its target_modules {', '.join(map(repr, names))} do not fit this base "
+            f"({str(error).splitlines()[0]}). The base's linear modules: "
+            f"{', '.join(linear_module_names(model))}: it was made for another model"
+        ) from error
+
+
 def check_match(wrapped: PeftModel, tensors: Mapping[str, torch.Tensor], path: Path | str) -> None:
     """Count the tensors of an adapter against a wrapped model (one on the meta device will do).
+
+    What an adapter holds is for PEFT to say: LoRA's parts, biases and modules trained whole. PEFT
+    may have put the embedding and the head beside them.
 
     Raises:
         AdapterError: names or shapes are not the model's; says how many, and whose base differs.
     """
-    expected = {
-        saved_name(name): tuple(parameter.shape)
-        for name, parameter in wrapped.named_parameters()
-        if ".lora_" in name
-    }
-    matched = {name for name, shape in expected.items() if _shape(tensors, name) == shape}
-    missing, unexpected = expected.keys() - matched, tensors.keys() - matched
+    expected = _shapes_in_files(wrapped, embeddings=False)
+    allowed = dict(expected)
+    if hasattr(wrapped, "get_input_embeddings"):
+        allowed |= _shapes_in_files(wrapped, embeddings=True)
+    fitting = {name for name, shape in allowed.items() if _shape(tensors, name) == shape}
+    matched = expected.keys() & fitting
+    missing, unexpected = expected.keys() - matched, tensors.keys() - fitting
     if missing or unexpected:
         raise AdapterError(
             f"{path}: matched {len(matched)} of {len(expected)} tensors, unexpected "
-            f"{len(unexpected)}, missing {len(missing)} {_reason(expected, tensors)}"
+            f"{len(unexpected)}, missing {len(missing)} {_reason(expected, allowed, tensors)}"
         )
 
 
-def _reason(expected: Mapping[str, tuple[int, ...]], tensors: Mapping[str, torch.Tensor]) -> str:
+def _shapes_in_files(wrapped: PeftModel, *, embeddings: bool) -> dict[str, tuple[int, ...]]:
+    """Return name → shape of what PEFT would save of a wrapped model."""
+    saved = get_peft_model_state_dict(
+        wrapped, state_dict=wrapped.state_dict(), save_embedding_layers=embeddings
+    )
+    return {name: tuple(tensor.shape) for name, tensor in saved.items()}
+
+
+def _reason(
+    expected: Mapping[str, tuple[int, ...]],
+    allowed: Mapping[str, tuple[int, ...]],
+    tensors: Mapping[str, torch.Tensor],
+) -> str:
     """Say what is wrong: the base's widths, the number of layers, or the names."""
-    for name, shape in expected.items():
+    for name, shape in allowed.items():
         found = _shape(tensors, name)
         if found is not None and found != shape:
             return (
                 f"(for example {name} is {list(found)}, and this base needs {list(shape)}): it was "
                 "made for a base of another size"
             )
-    example = ", ".join(sorted(tensors.keys() - expected.keys())[:2])
+    example = ", ".join(sorted(tensors.keys() - allowed.keys())[:2])
     example = example or ", ".join(sorted(expected.keys() - tensors.keys())[:2])
     if len(peft_names(tensors)[0].keys() & expected.keys()) == len(expected):
         return (

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig
 from safetensors import safe_open
 from torch import Tensor
 from transformers import GenerationConfig
 
-from glmforge.adapters import check_match, check_targets
+from glmforge.adapters import check_match, wrap
 from glmforge.errors import ExportError, ModelError
 from glmforge.export.shards import Place
 from glmforge.models import load_config, load_tokenizer
@@ -55,11 +55,7 @@ def count_adapter(
         AdapterError: they are not the same.
     """
     model = prepared_base(base, torch.float32)
-    config = copy.deepcopy(config)
-    config.base_model_name_or_path = None
-    targets = config.target_modules or ()
-    check_targets(model, [targets] if isinstance(targets, str) else sorted(targets), ())
-    wrapped = get_peft_model(model, config, autocast_adapter_dtype=False)
+    wrapped = wrap(model, config, where)
     check_match(wrapped, tensors, where)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 
+from glmforge.adapters import weights_path
 from glmforge.data.prepared import sha256_of
 from glmforge.errors import ExportError
 
@@ -20,7 +21,9 @@ METADATA_KEY = "glmforge_adapter"
 
 def adapter_identity(directory: Path) -> str:
     """Return the sha256 of an adapter's weights file, or of the file it was converted from."""
-    path = directory / "adapter_model.safetensors"
+    path = weights_path(directory)
+    if path.suffix == ".bin":
+        return sha256_of(path)
     with safe_open(path, framework="pt") as file:
         metadata: dict[str, str] = file.metadata() or {}
     return metadata.get(METADATA_KEY) or sha256_of(path)

@@ -7,9 +7,7 @@ and a partitioned model is never whole in one process.
 """
 
 import json
-import pickle
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from glmforge.bin_files import read_bin, unreadable
 from glmforge.errors import ModelError
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -84,7 +83,7 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
                         shape=tuple(header.get_shape()), dtype=dtype, file=file
                     )
         else:
-            for name, tensor in _read_bin(file).items():
+            for name, tensor in read_bin(file, ModelError).items():
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 table[name] = StoredTensor(shape=tuple(tensor.shape), dtype=dtype, file=file)
     return table
@@ -102,47 +101,14 @@ def stream_tensors(directory: Path) -> Iterator[tuple[str, Tensor]]:
                 for name in shard.keys():  # noqa: SIM118 (safe_open is no mapping)
                     yield name, shard.get_tensor(name)
         else:
-            yield from _read_bin(file).items()
+            yield from read_bin(file, ModelError).items()
 
 
 def _opened(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise ModelError(_damaged(file, error)) from error
-
-
-def _read_bin(file: Path) -> dict[str, Tensor]:
-    try:
-        # Files older than torch 1.6 are no zip archives and cannot be mapped into memory.
-        mapped = zipfile.is_zipfile(file)
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError as error:
-        if "Weights only load failed" in str(error) and _is_pickle(file):
-            raise ModelError(
-                f"{file}: holds more than tensors, and reading it could run code: refused. Use "
-                "the safetensors files of this model, or convert them where you trust the file"
-            ) from error
-        raise ModelError(_damaged(file, error)) from error
-    except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise ModelError(_damaged(file, error)) from error
-
-
-def _is_pickle(file: Path) -> bool:
-    with file.open("rb") as stream:
-        return stream.read(2) in (b"PK", b"\x80\x02", b"\x80\x04")
-
-
-def _damaged(file: Path, error: Exception) -> str:
-    with file.open("rb") as stream:
-        start = stream.read(64)
-    if start.startswith(b"version https://git-lfs"):
-        return f"{file}: only a git-lfs pointer; fetch the weights with `git lfs pull`"
-    first_line = (str(error).splitlines() or [type(error).__name__])[0]
-    return (
-        f"{file}: cannot be read ({file.stat().st_size:,} bytes; {first_line}): the file is torn "
-        "or cut short; download it again"
-    )
+        raise ModelError(unreadable(file, error)) from error
 
 
 def check_weights(model: Any, table: Mapping[str, StoredTensor], directory: Path) -> None:

@@ -15,7 +15,8 @@ from generations import FIRST_GENERATION, GENERATIONS, TRANSFORMERS_OWN
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
-from glmforge.adapters import open_adapter
+from glmforge.adapters import open_adapter, read_adapter
+from glmforge.errors import AdapterError
 from glmforge.models import load_model
 
 DECODER = {
@@ -122,3 +123,88 @@ def test_an_adapter_of_the_original_code_gives_the_same_logits(
     assert (logits(base) - logits(expected)).abs().max() > 100 * bound
     stock = PeftModel.from_pretrained(load_model(tmp_path / "base"), tmp_path / "adapter")
     assert torch.equal(logits(stock), logits(found))
+
+
+SHAPES = {
+    "bias lora_only": {"bias": "lora_only"},
+    "bias all": {"bias": "all"},
+    "bias in B": {"lora_bias": True},
+    "head trained whole": {"modules_to_save": ["output_layer", "lm_head"]},
+    "embedding trained whole": {"modules_to_save": ["word_embeddings", "embed_tokens"]},
+    "regular expression": {"target_modules": r".*\.(query_key_value|q_proj|dense|o_proj)"},
+    "every linear module": {"target_modules": "all-linear"},
+    "embedding and linear": {"target_modules": [
+        "word_embeddings", "embed_tokens", "query_key_value", "v_proj"]},
+    "a longer name": {"target_modules": ["mlp.dense_h_to_4h", "mlp.down_proj"]},
+    "some layers": {"layers_to_transform": [1]},
+    "ranks by pattern": {"target_modules": "all-linear", "rank_pattern": {"dense": 2, "o_proj": 2},
+                         "alpha_pattern": {"dense": 3}},
+    "for sequence pairs": {"task_type": "SEQ_2_SEQ_LM"},
+    "no task": {"task_type": None},
+}  # fmt: skip
+
+
+def stock_adapter(base, directory, **options):
+    """Let stock PEFT put an adapter on our model, change every part of it, and save it."""
+    usual = {"target_modules": ["query_key_value", "q_proj"], "task_type": "CAUSAL_LM"}
+    config = LoraConfig(r=4, lora_alpha=6, init_lora_weights=False, **{**usual, **options})
+    wrapped = get_peft_model(base, config)
+    torch.manual_seed(3)
+    for name, parameter in wrapped.named_parameters():
+        whole = "modules_to_save" in name or name.endswith("bias")
+        if whole and parameter.requires_grad:
+            parameter.data += 0.05 * torch.randn_like(parameter)
+    wrapped.save_pretrained(directory)
+    return wrapped
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT's, while saving
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("generation", ["chatglm3", "chatglm-untied", "glm"])
+def test_whatever_peft_trains_opens_as_peft_opens_it(tiny_model, tmp_path, generation, shape):
+    """Biases, modules trained whole, embeddings, targets by expression."""
+    tiny_model(generation).save_pretrained(tmp_path / "base")
+    base = load_model(tmp_path / "base")
+    plain = logits(base)
+    expected = stock_adapter(base, tmp_path / "adapter", **SHAPES[shape])
+    found = open_adapter(load_model(tmp_path / "base"), tmp_path / "adapter")
+    assert torch.equal(logits(found), logits(expected.base_model))
+    assert not torch.equal(logits(found), plain)
+
+
+def test_an_adapter_in_pefts_older_file_opens(tiny_model, tmp_path):
+    """PEFT wrote adapter_model.bin before 0.7; it is read without running anything."""
+    tiny_model("chatglm2").save_pretrained(tmp_path / "base")
+    expected = stock_adapter(load_model(tmp_path / "base"), tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    older = file.with_suffix(".bin")
+    tensors = peft.load_peft_weights(str(tmp_path / "adapter"))
+    file.unlink()
+    torch.save(tensors, older)
+    found = open_adapter(load_model(tmp_path / "base"), tmp_path / "adapter")
+    assert torch.equal(logits(found), logits(expected.base_model))
+    torch.save({"state": tensors, "epoch": 3}, older)
+    with pytest.raises(AdapterError, match=r"adapter_model\.bin: besides tensors it holds 'epoch'"):
+        read_adapter(tmp_path / "adapter")
+    older.write_bytes(older.read_bytes()[:100])
+    with pytest.raises(AdapterError, match=r"adapter_model\.bin: cannot be read .*torn"):
+        read_adapter(tmp_path / "adapter")
+    older.unlink()
+    with pytest.raises(AdapterError, match=r"no adapter_model\.safetensors and no .*\.bin in it"):
+        read_adapter(tmp_path / "adapter")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({}, r"matched \d+ of \d+ tensors"),
+        ({"target_modules": ["dense"]}, "do not fit this base .* linear modules: q_proj"),
+        ({"modules_to_save": ["output_layer"]}, r"matched \d+ of|do not fit"),
+        ({"target_modules": r".*\.dense"}, "do not fit this base"),
+    ],
+)
+def test_an_adapter_of_another_layout_is_refused(tiny_model, tmp_path, options, complaint):
+    tiny_model("chatglm3").save_pretrained(tmp_path / "base")
+    stock_adapter(load_model(tmp_path / "base"), tmp_path / "adapter", **options)
+    with pytest.raises(AdapterError, match=complaint):
+        open_adapter(tiny_model("glm"), tmp_path / "adapter")
