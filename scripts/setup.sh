@@ -110,7 +110,7 @@ say "installing, 1 of 2: torch (the largest part)"
 pip_install torch setuptools wheel packaging
 say "installing, 2 of 2: everything else, $(($(date +%s) - begin)) s so far"
 # Without build isolation, because DeepSpeed's build asks the torch that is installed.
-pip_install --no-build-isolation --editable '.[dev]'
+pip_install --no-build-isolation --editable '.[dev,serve]'
 
 rm -f "$unfinished"
 key >"$stamp"

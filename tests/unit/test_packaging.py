@@ -39,6 +39,7 @@ def direct_requirements(project: dict) -> list[Requirement]:
     listed = [
         *project["project"]["dependencies"],
         *project["project"]["optional-dependencies"]["dev"],
+        *project["project"]["optional-dependencies"]["serve"],
         *project["build-system"]["requires"],
     ]
     return [Requirement(text) for text in listed]

@@ -89,7 +89,7 @@ def test_torch_goes_in_before_everything_else_and_under_the_pins(checkout, tmp_p
     assert setup(checkout, interpreter(tmp_path))[0] == 0
     first, second = (checkout / "pip.log").read_text().splitlines()
     assert "--constraint constraints.txt torch" in first
-    assert "--constraint constraints.txt --no-build-isolation --editable .[dev]" in second
+    assert "--constraint constraints.txt --no-build-isolation --editable .[dev,serve]" in second
 
 
 def test_a_second_call_does_and_says_nothing(checkout, tmp_path) -> None:
