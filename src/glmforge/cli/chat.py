@@ -5,13 +5,14 @@ conversation itself is in `glmforge.serve.chat`. `--stress` measures one generat
 instead (`glmforge.serve.stress`).
 """
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from glmforge.cli.output import print_json
-from glmforge.errors import UsageError
+from glmforge.cli.stress import BatchSize, Length, Stress, run_stress
+from glmforge.errors import DataError, UsageError
 
 
 def chat(
@@ -20,70 +21,62 @@ def chat(
     system: Annotated[
         str | None, typer.Option(help="System message that opens every conversation.")
     ] = None,
+    tools: Annotated[
+        Path | None,
+        typer.Option(help="JSON file with a list of tools that the model may call."),
+    ] = None,
     prompt: Annotated[
         list[str] | None,
         typer.Option(help="Answer this and end; may be given several times."),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer (tokens).")] = 512,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=2, help="0 takes the likeliest token each time.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(min=0, max=1, help="Draw from the likeliest tokens of this share.")
+    ] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Draw the same answers each time.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --prompt: print one JSON object a line.")
     ] = False,
-    stress: Annotated[
-        bool,
-        typer.Option(
-            "--stress",
-            help="Generate once at exactly the training's longest length: peak memory, does it "
-            "hold? Exit status 1 where it does not.",
-        ),
-    ] = False,
-    length: Annotated[
-        int | None,
-        typer.Option(min=16, help="With --stress: tokens, where no run says max_length."),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="With --stress: rows together.")] = 1,
+    stress: Stress = False,
+    length: Length = None,
+    batch_size: BatchSize = 1,
 ) -> None:
     """Talk to MODEL, with or without an adapter."""
     if stress:
-        _stress(model, adapter, length, batch_size, max_new_tokens, as_json=as_json)
+        run_stress(
+            model,
+            adapter,
+            length=length,
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+            as_json=as_json,
+        )
         return
     if as_json and not prompt:
         raise UsageError("--json needs --prompt: a conversation is for people")
-    from glmforge.serve.chat import run_chat
+    told = [] if tools is None else _read_tools(tools)
+    from glmforge.serve.chat import ChatSettings, open_chat, run_chat
 
-    run_chat(
-        model,
-        adapter,
+    settings = ChatSettings(
         system=system,
-        prompts=prompt or None,
-        as_json=as_json,
+        tools=told,
         max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
     )
+    run_chat(open_chat(model, adapter), settings, prompts=prompt or None, as_json=as_json)
 
 
-def _stress(
-    model: Path,
-    adapter: Path | None,
-    length: int | None,
-    batch_size: int,
-    max_new_tokens: int,
-    *,
-    as_json: bool,
-) -> None:
-    from glmforge.serve.chat import open_chat_model
-    from glmforge.serve.stress import longest_length, stress
-
-    opened, tokenizer = open_chat_model(model, adapter)
-    wanted = length or longest_length(adapter or model, opened.config)
-    report = stress(
-        opened,
-        tokenizer,
-        length=wanted,
-        batch=batch_size,
-        new_tokens=min(max_new_tokens, wanted // 2),
-    )
-    if as_json:
-        print_json(report)
-    else:
-        print("\n".join(report.lines()))
-    if not report.held:
-        raise typer.Exit(1)
+def _read_tools(path: Path) -> list[dict[str, Any]]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"--tools {path}: not JSON ({error})") from error
+    found = value if isinstance(value, list) else [value]
+    if not found or not all(isinstance(tool, dict) for tool in found):
+        raise DataError(f"--tools {path}: write a list of tools, as in a request's `tools`")
+    return found

@@ -27,6 +27,7 @@ from glmforge.cli import (
     export,
     inspect,
     plan,
+    serve,
     tokenizer,
     train,
 )
@@ -66,6 +67,7 @@ app.command("export")(export.export)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("chat")(chat.chat)
+app.command("serve")(serve.serve)
 app.add_typer(tokenizer.app, name="tokenizer")
 
 

@@ -1,0 +1,108 @@
+"""`glmforge serve MODEL`: an OpenAI-compatible endpoint and a chat page, on this machine only.
+
+Parses, opens the models, and hands over to `glmforge.serve.server`; the page comes from
+`glmforge.ui.chat_page`. `--stress` measures one generation at full length instead.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glmforge.cli.stress import BatchSize, Length, Stress, run_stress
+from glmforge.errors import UsageError
+
+_NEEDED = ("starlette", "uvicorn")
+
+
+def serve(
+    model: Annotated[Path, typer.Argument(help="A model directory, or a run.")],
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(help="A LoRA adapter for it, as DIR or NAME=DIR; may be given several times."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    max_length: Annotated[
+        int | None,
+        typer.Option(min=16, help="Longest prompt and answer together (tokens)."),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Longest answer where a request names none (tokens).")
+    ] = 1024,
+    stress: Stress = False,
+    length: Length = None,
+    batch_size: BatchSize = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --stress: print one JSON object.")
+    ] = False,
+) -> None:
+    """Serve MODEL and its adapters to OpenAI clients and to a browser."""
+    adapters = [_named(text) for text in adapter or []]
+    if stress:
+        run_stress(
+            model,
+            adapters[0][1] if adapters else None,
+            length=length or max_length,
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+            as_json=as_json,
+        )
+        return
+    if as_json:
+        raise UsageError("--json needs --stress")
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"glmforge serve needs {' and '.join(missing)}: pip install 'glmforge[serve]'"
+        )
+    _serve(model, adapters, host, port, max_length, max_new_tokens)
+
+
+def _serve(
+    model: Path,
+    adapters: list[tuple[str | None, Path]],
+    host: str,
+    port: int,
+    max_length: int | None,
+    max_new_tokens: int,
+) -> None:
+    from glmforge.serve.listening import listen, serve_until_stopped
+    from glmforge.serve.opening import find_paths, open_models
+    from glmforge.serve.server import LOOPBACK, ServeSettings, make_app
+    from glmforge.ui.chat_page import chat_page
+
+    paths = find_paths(model, adapters)
+    found = listen(host, port)  # before weights are read: a taken port is told at once
+    models = open_models(paths)
+    limits = [size for size in (models.positions, max_length) if size]
+    settings = ServeSettings(
+        max_length=min(limits, default=0),
+        max_new_tokens=max_new_tokens,
+        loopback_only=host in LOOPBACK,
+    )
+    app = make_app(models, paths, settings, chat_page(models.names))
+
+    def tell(url: str) -> None:
+        print(f"chat page {url}/", flush=True)
+        print(f"OpenAI API {url}/v1 (models: {', '.join(models.names)})", flush=True)
+        if not settings.loopback_only:
+            print(
+                "note: there is no password; whoever reaches this address may use it",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    serve_until_stopped(app, found, tell)
+
+
+def _named(text: str) -> tuple[str | None, Path]:
+    """``NAME=DIR`` or ``DIR``; a directory that exists with "=" in its name is itself."""
+    name, equals, path = text.partition("=")
+    if not equals or Path(text).is_dir():
+        return None, Path(text)
+    if not name or not path:
+        raise UsageError(f"--adapter {text}: write DIR or NAME=DIR")
+    return name, Path(path)
