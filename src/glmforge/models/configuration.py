@@ -6,12 +6,15 @@ families.py recognises (`ChatGLM6BConfig` or `ChatGLM2Config`). The keys of conf
 vendor's own (``torch_dtype`` included); transformers' names are attribute aliases.
 """
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import torch
 from transformers import PreTrainedConfig
 
 from glmforge.errors import ModelError
+from glmforge.models.config_values import wrong_values
 from glmforge.models.families import FAMILY_KEY, FamilyDecision, decide_family
 
 _PRIVATE = ("_decision", "_origin", "_given_aliases", "_code_names")
@@ -38,8 +41,15 @@ class ChatGLMConfig(PreTrainedConfig):
         return object.__new__(cls)
 
     def __post_init__(self, **kwargs: Any) -> None:
+        if type(self) is ChatGLMConfig:
+            raise ModelError(
+                "ChatGLMConfig stands for several generations and has no defaults of its own: open "
+                "a config.json with AutoConfig.from_pretrained(directory), pass its keys, or use "
+                "ChatGLM6BConfig or ChatGLM2Config"
+            )
         origin = str(kwargs.get("_name_or_path") or "")
         directory = str(kwargs.get("name_or_path") or "")
+        self._check_kinds(kwargs, directory)
         aliases = {key: kwargs[key] for key in self.attribute_map if key in kwargs}
         code_names = {key: kwargs.pop(key) for key in _CODE_KEYS if key in kwargs}
         super().__post_init__(**kwargs)
@@ -49,7 +59,7 @@ class ChatGLMConfig(PreTrainedConfig):
         keys = {**self.__dict__, "model_type": "chatglm", "_name_or_path": origin}
         keys["transformers_version"] = kwargs.get("transformers_version", self.transformers_version)
         self._decision = decide_family(keys, directory)
-        self._check_values()
+        self._check_values(_file_in(directory))
 
     @classmethod
     def _subclass_for(cls, keys: Mapping[str, Any]) -> type["ChatGLMConfig"]:
@@ -70,14 +80,43 @@ class ChatGLMConfig(PreTrainedConfig):
         named = {"name_or_path": kwargs.get("name_or_path"), **config_dict}
         return cls._subclass_for(named).from_dict(config_dict, **kwargs)
 
-    def _check_values(self) -> None:
-        where = self.name_or_path or "config.json"
+    def _check_kinds(self, others: Mapping[str, Any], directory: str) -> None:
+        """Refuse values that no arithmetic can use, under the vendor's names and the aliases."""
+        where = _file_in(directory)
+        kinds: dict[str, Any] = {}
+        for own in reversed(type(self).mro()):
+            if issubclass(own, ChatGLMConfig):
+                kinds |= inspect.get_annotations(own)
+        problems = wrong_values(self.__dict__, kinds, where)
+        aliases = {key: kinds[own] for key, own in self.attribute_map.items()}
+        problems += wrong_values(others, aliases, where)
+        dtype = others.get("torch_dtype") or self.dtype
+        if dtype is not None and not _is_dtype(dtype):
+            problems.append(
+                f"{where}: torch_dtype is {dtype!r}, which torch does not know; write float16, "
+                "bfloat16 or float32"
+            )
+        problems += [
+            f"{where}: {key} is no key of a configuration; remove it"
+            for key in others
+            if isinstance(found := getattr(type(self), key, None), property) and not found.fset
+        ]
+        if problems:
+            raise ModelError(problems)
+
+    def _check_values(self, where: str) -> None:
         problems = [
             f"{where}: {key} is {getattr(self, key)!r}; every published model of this family has "
             f"{value!r}, and nothing else is supported"
             for key, value in self.fixed_values.items()
             if getattr(self, key, value) != value
         ]
+        groups = getattr(self, "multi_query_group_num", 1)
+        if self.num_attention_heads % groups:
+            problems.append(
+                f"{where}: num_attention_heads {self.num_attention_heads} is no multiple of "
+                f"multi_query_group_num {groups}"
+            )
         if problems:
             raise ModelError(problems)
 
@@ -121,6 +160,15 @@ class ChatGLMConfig(PreTrainedConfig):
         return keys
 
 
+def _file_in(directory: str) -> str:
+    return f"{directory}/config.json" if directory else "config.json"
+
+
+def _is_dtype(value: Any) -> bool:
+    known = getattr(torch, value, None) if isinstance(value, str) else value
+    return isinstance(known, torch.dtype)
+
+
 def refuse_vendor_export(keys: Mapping[str, Any]) -> None:
     """Refuse the keys of a vendor's int4 or int8 export, before anything else is asked of them.
 
@@ -129,9 +177,10 @@ def refuse_vendor_export(keys: Mapping[str, Any]) -> None:
     """
     bits = keys.get("quantization_bit")
     if bits:
+        where = _file_in(str(keys.get("name_or_path") or ""))
         raise ModelError(
-            f"{keys.get('name_or_path') or 'config.json'}: quantization_bit is {bits}: this is an "
-            f"int{bits} export, and its packed weights can be neither trained nor merged into; "
+            f"{where}: quantization_bit is {bits}: this is an int{bits} "
+            "export, and its packed weights can be neither trained nor merged into; "
             f"train on the 16-bit base (the model of the same name without -int{bits}), "
             "optionally loaded in 4 bit by bitsandbytes, and quantise afterwards"
         )

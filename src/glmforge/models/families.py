@@ -194,8 +194,8 @@ def _decide_generation(keys: Mapping[str, Any], directory: str) -> FamilyDecisio
         for family in FAMILIES:
             if family.name_pattern and re.search(family.name_pattern, name, re.IGNORECASE):
                 return FamilyDecision(family=family, reason=f"{place} is {name!r}")
-    vocabulary = int(keys["padded_vocab_size"])
-    if vocabulary > 100_000:
+    vocabulary = keys["padded_vocab_size"]
+    if isinstance(vocabulary, int) and vocabulary > 100_000:
         return FamilyDecision(
             family=family_named("glm4"), reason=f"vocabulary of {vocabulary} rows"
         )
@@ -212,6 +212,7 @@ def _decide_generation(keys: Mapping[str, Any], directory: str) -> FamilyDecisio
 
 
 def _unknown_signature(keys: Mapping[str, Any], directory: str) -> str:
+    own = [key for key in keys if not key.startswith("_") and key != "name_or_path"]
     needs = {
         "ChatGLM-6B": family_named("chatglm").signature,
         "ChatGLM2/3 and GLM-4-9B": _DECODER_SIGNATURE,
@@ -222,7 +223,7 @@ def _unknown_signature(keys: Mapping[str, Any], directory: str) -> str:
     )
     return (
         f'{directory or "config.json"}: model_type is "chatglm" but the keys are of no known '
-        f"generation (it has {', '.join(sorted(keys))}). {missing}. Download the original "
+        f"generation (it has {', '.join(sorted(own)) or 'none'}). {missing}. Download the original "
         "config.json again, or remove model_type if this is another model."
     )
 

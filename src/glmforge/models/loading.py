@@ -10,10 +10,17 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from huggingface_hub.errors import StrictDataclassError
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.initialization import no_init_weights
 
 from glmforge.errors import ModelError
@@ -23,6 +30,9 @@ from glmforge.models.hub import resolve_directory
 from glmforge.models.progress import no_progress_bars
 from glmforge.models.registration import register_models
 from glmforge.models.weights import check_weights, fill, stored_tensors
+
+# What a configuration class raises on a value of another kind than it expects.
+_WRONG_VALUES = (ValueError, LookupError, TypeError, AttributeError, StrictDataclassError)
 
 Attention = Literal["auto", "eager", "sdpa"]
 
@@ -44,13 +54,25 @@ def load_config(directory: str | Path) -> PreTrainedConfig:
         raise ModelError(f"{file}: not valid JSON ({error}); download it again") from error
     if not isinstance(keys, dict):
         raise ModelError(f"{file}: expected a JSON object; download it again")
+    if not isinstance(keys.get("model_type"), str):
+        raise ModelError(
+            f"{file}: model_type is {keys.get('model_type')!r}, so it is not known which model "
+            'this is; ChatGLM of all generations has "model_type": "chatglm". Download the file '
+            "again"
+        )
     register_models()
+    if keys["model_type"] not in CONFIG_MAPPING:
+        raise ModelError(
+            f"{file}: the installed transformers has no model_type {keys['model_type']!r}; code of "
+            "a model directory is never run"
+        )
     try:
         return AutoConfig.from_pretrained(str(path), trust_remote_code=False)
-    except (ValueError, KeyError) as error:
+    except _WRONG_VALUES as error:
+        first_line = (str(error).splitlines() or [""])[0]
         raise ModelError(
-            f"{file}: transformers does not know this model ({str(error).splitlines()[0]}); code "
-            "of a model directory is never run"
+            f"{file}: transformers cannot read it ({type(error).__name__}: {first_line}); correct "
+            "the value, or download the file again"
         ) from error
 
 
@@ -99,14 +121,15 @@ def load_model(
         quantization: transformers' ``BitsAndBytesConfig``, to load in 4 or 8 bit (CUDA).
 
     Raises:
-        ModelError: the directory is incomplete or damaged, its tensors are not this model's, or
-            it is a vendor's int4/int8 export.
+        ModelError: the directory is incomplete or damaged, its tensors are not this model's, it is
+            a vendor's int4/int8 export, or an argument is none of what it may be.
     """
     path = resolve_directory(directory)
     config = load_config(path)
-    place = torch.device(device or "cpu")
+    place = find_device("cpu" if device is None else device)
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" else config.dtype or torch.bfloat16
+    _check_options(dtype, attention)
     check_directory(path, config)
     with no_progress_bars():
         model, info = class_for(config).from_pretrained(
@@ -117,9 +140,43 @@ def load_model(
             device_map=None if place.type == "cpu" else {"": place},
             quantization_config=quantization,
             output_loading_info=True,
+            # Listed below; without this transformers stops at the first with an error of its own.
+            ignore_mismatched_sizes=True,
         )
     _refuse_differences(path, info)
     return model.eval()
+
+
+def find_device(name: str | torch.device) -> torch.device:
+    """Return torch's device of a name.
+
+    Raises:
+        ModelError: torch knows no such device, or this machine has none.
+    """
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(
+            f"device {name!r}: torch knows no such device ({str(error).splitlines()[0]}); use "
+            "'cpu', 'cuda' or 'cuda:0'"
+        ) from error
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ModelError(
+            f"device {name!r}: torch {torch.__version__} sees {count} CUDA devices here; use "
+            "'cpu', or look with `glmforge doctor`"
+        )
+    return device
+
+
+def _check_options(dtype: Any, attention: str) -> None:
+    problems = []
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        problems.append(f"dtype {dtype!r}: use torch.float32, torch.bfloat16 or torch.float16")
+    if attention not in get_args(Attention):
+        problems.append(f"attention {attention!r}: use one of {', '.join(get_args(Attention))}")
+    if problems:
+        raise ModelError(problems)
 
 
 def load_model_in_parts(
@@ -169,21 +226,26 @@ def check_directory(path: Path, config: PreTrainedConfig) -> None:
     table = stored_tensors(path)
     # transformers may rename the tensors of models outside the family table while loading.
     if family_of(config).model_type:
+        config = copy.deepcopy(config)
+        config._attn_implementation = attention_for(config, "auto")
         with torch.device("meta"):
-            model = class_for(config)(copy.deepcopy(config))
+            model = class_for(config)(config)
         check_weights(model, table, path)
 
 
 def _refuse_differences(path: Path, info: dict[str, Any]) -> None:
-    kinds = {
-        "are missing": "missing_keys",
-        "are not of this model": "unexpected_keys",
-        "have another shape than config.json says": "mismatched_keys",
-    }
+    misshaped = [
+        f"{name} {list(stored)} instead of {list(wanted)}"
+        for name, stored, wanted in info["mismatched_keys"]
+    ]
     problems = [
-        f"{path}: {len(info[key])} tensors {what}: {', '.join(sorted(map(str, info[key])))}"
-        for what, key in kinds.items()
-        if info.get(key)
+        f"{path}: {len(names)} tensors {what}: {', '.join(sorted(names))}"
+        for what, names in (
+            ("are missing", info["missing_keys"]),
+            ("are not of this model", info["unexpected_keys"]),
+            ("have another shape than config.json says", misshaped),
+        )
+        if names
     ]
     if problems:
         raise ModelError(problems)

@@ -112,9 +112,16 @@ def _num_image_tokens(name: str | Path, options: dict[str, Any]) -> int | None:
     """
     settings = _find_json(name, "tokenizer_config.json", options)
     if "num_image_tokens" in settings:
-        return int(settings["num_image_tokens"])
-    offset = (_find_json(name, "config.json", options).get("bos_token_id") or 0) - 130_004
-    return int(offset) if offset in (0, OLD_IMAGE_TOKENS) else None
+        named = settings["num_image_tokens"]
+        if type(named) is not int or named < 0:
+            raise ModelError(
+                f"{name}/tokenizer_config.json: num_image_tokens is {named!r}, which must be 0 or "
+                f"{OLD_IMAGE_TOKENS}"
+            )
+        return named
+    first = _find_json(name, "config.json", options).get("bos_token_id")
+    offsets = {130_004: 0, 130_004 + OLD_IMAGE_TOKENS: OLD_IMAGE_TOKENS}
+    return offsets.get(first) if isinstance(first, int) else None
 
 
 def _sentencepiece_family(name: str | Path, options: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -52,11 +52,7 @@ def weight_files(directory: Path) -> tuple[Path, ...]:
 
 
 def _indexed_files(index: Path) -> tuple[Path, ...]:
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ModelError(f"{index}: not a weight index ({error}); download it again") from error
-    files = tuple(index.parent / name for name in names)
+    files = tuple(index.parent / name for name in sorted(set(_weight_map(index).values())))
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise ModelError(
@@ -66,6 +62,31 @@ def _indexed_files(index: Path) -> tuple[Path, ...]:
     return files
 
 
+def _weight_map(index: Path) -> dict[str, str]:
+    """Return which shard an index says that each tensor is in.
+
+    Raises:
+        ModelError: it is not such a file, or a shard lies in another directory.
+    """
+    try:
+        keys = json.loads(index.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{index}: not a weight index ({error}); download it again") from error
+    found = keys.get("weight_map") if isinstance(keys, dict) else None
+    if not isinstance(found, dict) or not found:
+        raise ModelError(f"{index}: not a weight index (no weight_map); download it again")
+    wrong = [
+        f"{index}: weight_map puts {name} into {shard!r}, which is no file name; download it again"
+        for name, shard in found.items()
+        if not isinstance(shard, str) or PurePath(shard).name != shard
+    ]
+    if not isinstance(keys.get("metadata"), dict):
+        wrong.append(f'{index}: has no "metadata", which transformers needs; add "metadata": {{}}')
+    if wrong:
+        raise ModelError(wrong)
+    return found
+
+
 def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     """Return name → shape and file of every tensor, reading headers only where that is possible.
 
@@ -73,20 +94,43 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
         ModelError: a file is missing, torn, or a pickle of something else than tensors.
     """
     table: dict[str, StoredTensor] = {}
-    for file in weight_files(directory):
-        if file.suffix == ".safetensors":
-            with _opened(file) as shard:
-                for name in shard.keys():  # noqa: SIM118 (safe_open is no mapping)
-                    header = shard.get_slice(name)
-                    dtype = _DTYPES.get(header.get_dtype(), header.get_dtype())
-                    table[name] = StoredTensor(
-                        shape=tuple(header.get_shape()), dtype=dtype, file=file
-                    )
-        else:
-            for name, tensor in read_bin(file, ModelError).items():
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                table[name] = StoredTensor(shape=tuple(tensor.shape), dtype=dtype, file=file)
+    problems: list[str] = []
+    files = weight_files(directory)
+    for file in files:
+        for name, tensor in _tensors_of(file):
+            if name in table:
+                problems.append(
+                    f"{directory}: {name} is in two shards, {table[name].file.name} and "
+                    f"{file.name}: they are of different downloads; download the model again"
+                )
+            table[name] = tensor
+    for single in _SINGLE:
+        index = directory / f"{single}.index.json"
+        if index.is_file() and files[0].suffix == PurePath(single).suffix:
+            problems += [
+                f"{index}: names {name} in {shard}, and no shard holds it; download the model again"
+                for name, shard in _weight_map(index).items()
+                if name not in table
+            ]
+    if problems:
+        raise ModelError(problems)
     return table
+
+
+def _tensors_of(file: Path) -> Iterator[tuple[str, StoredTensor]]:
+    if file.suffix == ".safetensors":
+        with _opened(file) as shard:
+            for name in shard.keys():  # noqa: SIM118 (safe_open is no mapping)
+                header = shard.get_slice(name)
+                dtype = _DTYPES.get(header.get_dtype(), header.get_dtype())
+                yield (
+                    name,
+                    StoredTensor(shape=tuple(header.get_shape()), dtype=dtype, file=file),
+                )
+    else:
+        for name, tensor in read_bin(file, ModelError).items():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            yield name, StoredTensor(shape=tuple(tensor.shape), dtype=dtype, file=file)
 
 
 def stream_tensors(directory: Path) -> Iterator[tuple[str, Tensor]]:
@@ -115,7 +159,8 @@ def check_weights(model: Any, table: Mapping[str, StoredTensor], directory: Path
     """Compare a checkpoint with a model (one on the meta device will do).
 
     Raises:
-        ModelError: tensors are missing, unexpected or of another shape; all are listed.
+        ModelError: tensors are missing, unexpected, of another shape or hold no floating point
+            numbers; all are listed.
     """
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     ignored = [re.compile(p) for p in model._keys_to_ignore_on_load_unexpected or ()]
@@ -131,12 +176,18 @@ def check_weights(model: Any, table: Mapping[str, StoredTensor], directory: Path
         for name, shape in expected.items()
         if name in table and table[name].shape != shape
     ]
+    integers = [
+        f"{name} {table[name].dtype} ({table[name].file.name})"
+        for name in expected
+        if name in table and table[name].dtype not in _DTYPES.values()
+    ]
     problems = [
         f"{directory}: {len(names)} tensors {what}: {', '.join(sorted(names))}"
         for what, names in (
             ("are missing", missing),
             (f"are not of {type(model).__name__}", unexpected),
             ("have another shape than config.json says", misshaped),
+            ("are not stored in 16, 32 or 64 bit floating point", integers),
         )
         if names
     ]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from generations import FIRST_GENERATION, GENERATIONS, TRANSFORMERS_OWN
+from safetensors.torch import load_file
 
 from glmforge.models import load_config, load_model, new_model
 
@@ -73,3 +74,16 @@ def saved(tmp_path: Path) -> Callable[[Any], Any]:
         return load_model(tmp_path / "saved")
 
     return reload
+
+
+@pytest.fixture
+def directory(tiny_model, tmp_path):
+    """A saved ChatGLM3, one safetensors file."""
+    tiny_model("chatglm3").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def tensors(directory):
+    """Its tensors."""
+    return load_file(directory / "model.safetensors")

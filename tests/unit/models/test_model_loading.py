@@ -13,6 +13,7 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 from vocabularies import write_bpe
+from weight_layouts import rewrite
 
 from glmforge.errors import ModelError
 from glmforge.models import load_config, load_model, load_tokenizer, new_model
@@ -21,42 +22,6 @@ from glmforge.models.loading import load_model_in_parts, unfilled_model
 from glmforge.models.weights import fill, stored_tensors, stream_tensors, weight_files
 
 QKV = "transformer.encoder.layers.0.self_attention.query_key_value.weight"
-
-
-@pytest.fixture
-def directory(tiny_model, tmp_path):
-    tiny_model("chatglm3").save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
-@pytest.fixture
-def tensors(directory):
-    return load_file(directory / "model.safetensors")
-
-
-def rewrite(directory, tensors, layout):
-    """Write the weights in one of the layouts in circulation."""
-    (directory / "model.safetensors").unlink()
-    names = list(tensors)
-    halves = [names[: len(names) // 2], names[len(names) // 2 :]]
-    if layout == "bin":
-        torch.save(tensors, directory / "pytorch_model.bin")
-    elif layout == "legacy bin":
-        torch.save(tensors, directory / "pytorch_model.bin", _use_new_zipfile_serialization=False)
-    else:
-        suffix = "bin" if layout == "sharded bin" else "safetensors"
-        stem = "pytorch_model" if suffix == "bin" else "model"
-        weight_map = {}
-        for number, part in enumerate(halves, 1):
-            file = f"{stem}-{number:05d}-of-00002.{suffix}"
-            weight_map.update(dict.fromkeys(part, file))
-            chosen = {name: tensors[name] for name in part}
-            if suffix == "bin":
-                torch.save(chosen, directory / file)
-            else:
-                save_file(chosen, directory / file, metadata={"format": "pt"})
-        index = directory / f"{stem}.{suffix}.index.json"
-        index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}), encoding="utf-8")
 
 
 @pytest.mark.parametrize("layout", ["bin", "legacy bin", "sharded bin", "sharded safetensors"])
@@ -261,6 +226,17 @@ def test_another_causal_lm_opens_with_transformers_own_class(tmp_path):
     mean = model(ids, labels=ids).loss
     summed = model(ids, labels=ids, num_items_in_batch=7).loss
     assert summed.item() == pytest.approx(mean.item(), rel=1e-6)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    tensors[name] = tensors[name][:4].clone()
+    tensors["strange"] = torch.ones(1)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError) as error:
+        load_model(tmp_path)
+    unexpected, misshaped = error.value.problems
+    assert unexpected == f"{tmp_path}: 1 tensors are not of this model: strange"
+    assert "1 tensors have another shape than config.json says" in misshaped
+    assert f"{name} [4, 32] instead of [32, 32]" in misshaped
 
 
 @pytest.mark.parametrize("generation", list(TRANSFORMERS_OWN))
