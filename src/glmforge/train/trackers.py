@@ -54,8 +54,10 @@ class Tracker(Protocol):
 
 
 def names_of(config: RunConfig) -> tuple[str, ...]:
-    """Return the trackers of a run, each once."""
+    """Return the trackers of a run, each once; of ``none`` there are none."""
     wanted = config.training.report_to
+    if wanted == "none":
+        return ()
     return tuple(dict.fromkeys([wanted] if isinstance(wanted, str) else wanted))
 
 

@@ -102,9 +102,20 @@ def test_one_name_or_several_or_none():
     """As in TrainingArguments."""
     assert names_of(config("wandb")) == ("wandb",)
     assert names_of(config(["tensorboard", "mlflow", "mlflow"])) == ("tensorboard", "mlflow")
-    assert names_of(config("none")) == ("none",)
+    assert names_of(config("none")) == ()
+    assert names_of(config([])) == ()
     with pytest.raises(ConfigError, match=r"training\.report_to is 'wandbb' \(a text\): expected"):
         config("wandbb")
+
+
+@pytest.mark.parametrize("nothing", ["none", []])
+def test_a_run_without_trackers_opens_none(services, tmp_path, nothing):
+    """What training.report_to documents as none opens, takes numbers and closes."""
+    found = opened(tmp_path, nothing)
+    found.scalars({"train/loss": 2.0}, 1)
+    found.close()
+    assert services == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_package_is_an_error_before_the_run(monkeypatch):
