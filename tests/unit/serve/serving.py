@@ -57,10 +57,11 @@ class Client:
 
 
 @contextmanager
-def running(models, max_length=0, loopback_only=True):
+def running(models, max_length=0, loopback_only=True, page="<!doctype html>page", routes=()):
     paths = Paths(model=Path("models/base"), adapters={})
     settings = ServeSettings(max_length=max_length, max_new_tokens=16, loopback_only=loopback_only)
-    app = make_app(models, paths, settings, "<!doctype html>page")
+    app = make_app(models, paths, settings, page)
+    app.router.routes.extend(routes)
     found = listen("127.0.0.1", 0)
     config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)

@@ -60,7 +60,7 @@ function add(side, kind, text) {
 }
 
 function note(shown, ...parts) {
-  for (const part of parts) shown.label.append(" · ", part);
+  shown.label.append(" · ", ...parts);
 }
 
 async function* events(response) {

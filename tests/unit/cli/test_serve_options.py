@@ -1,0 +1,31 @@
+"""`glmforge serve`: options, and what is said where its packages are missing."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from glmforge.cli import serve as command
+from glmforge.errors import UsageError
+
+
+def test_an_adapter_is_a_directory_or_a_name_and_a_directory(tmp_path: Path) -> None:
+    odd = tmp_path / "lr=1e-4"
+    odd.mkdir()
+    assert command._named("runs/a/adapter") == (None, Path("runs/a/adapter"))
+    assert command._named("a=runs/a/adapter") == ("a", Path("runs/a/adapter"))
+    assert command._named(str(odd)) == (None, odd)
+    for wrong in ("=x", "a="):
+        with pytest.raises(UsageError, match="write DIR or NAME=DIR"):
+            command._named(wrong)
+
+
+def test_missing_packages_are_named_with_the_command_that_installs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the model is looked at."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs starlette and uvicorn: pip install 'glmforge\["):
+        command.serve(Path("nowhere"))
+    with pytest.raises(UsageError, match="--json needs --stress"):
+        command.serve(Path("nowhere"), as_json=True)
