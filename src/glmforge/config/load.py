@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from glmforge.config import document
+from glmforge.config.from_deepspeed import fill_from_deepspeed
 from glmforge.config.overrides import SOURCE, apply_overrides
 from glmforge.config.paths import path_problems
 from glmforge.config.rules import contradictions, idle_settings
@@ -145,7 +146,7 @@ def _checked(
     everything = [*problems, *(f"{where(fault.name)}: {fault.text}" for fault in faults)]
     if everything or config is None:
         raise ConfigError(everything)
-    return config
+    return fill_from_deepspeed(config)
 
 
 def _split(values: dict[str, Any]) -> tuple[dict[str, Any], list[_Fault]]:

@@ -16,13 +16,15 @@ UNPACKED_ACCUMULATION = 8
 class BatchSizes:
     """Rows per forward (`micro_batch`), forwards per update (`accumulation`), ranks.
 
-    ``origin`` says where an accumulation comes from that the run config leaves open.
+    ``origin`` says where an accumulation comes from that the run config leaves open,
+    ``micro_origin`` the same of a micro-batch.
     """
 
     micro_batch: int
     accumulation: int
     world_size: int
     origin: str = field(default="", compare=False)
+    micro_origin: str = field(default="", compare=False)
 
     @property
     def global_batch(self) -> int:
@@ -32,8 +34,9 @@ class BatchSizes:
     def sentence(self) -> str:
         """The equation with its numbers."""
         origin = f" ({self.origin})" if self.origin else ""
+        micro_origin = f" ({self.micro_origin})" if self.micro_origin else ""
         return (
-            f"{self.micro_batch} per_device_train_batch_size x {self.accumulation} "
+            f"{self.micro_batch} per_device_train_batch_size{micro_origin} x {self.accumulation} "
             f"gradient_accumulation_steps{origin} x {self.world_size} process(es) = "
             f"{self.global_batch}"
         )
@@ -46,8 +49,9 @@ def batch_sizes(
     *,
     packing: bool,
     user_map: Mapping[str, Any] | None = None,
+    micro_is_open: bool = False,
 ) -> BatchSizes:
-    """Fill in `accumulation` where it is "auto".
+    """Fill in `accumulation` where it is "auto", and `micro_batch` where it was not written.
 
     It is what the user's DeepSpeed map says of it, or what its `train_batch_size` leaves, or else 1
     with packed rows and 8 without: a packed row holds several dialogues, so that 8 accumulated ones
@@ -59,8 +63,11 @@ def batch_sizes(
         world_size: ranks.
         packing: whether rows are packed.
         user_map: the `deepspeed:` map, as it was written.
+        micro_is_open: `micro_batch` is a default: the map's decides, or what its total leaves.
     """
-    origin = ""
+    micro_origin = origin = ""
+    if micro_is_open:
+        micro_batch, micro_origin = _open_rows(micro_batch, accumulation, world_size, user_map)
     if accumulation == "auto":
         accumulation = PACKED_ACCUMULATION if packing else UNPACKED_ACCUMULATION
         written = _whole(user_map, "gradient_accumulation_steps")
@@ -74,13 +81,32 @@ def batch_sizes(
         accumulation=int(accumulation),
         world_size=world_size,
         origin=origin,
+        micro_origin=micro_origin,
     )
+
+
+def _open_rows(
+    default: int, accumulation: int | str, world_size: int, user_map: Mapping[str, Any] | None
+) -> tuple[int, str]:
+    """Return the rows of a forward pass that the map asks for, and where they come from."""
+    written = _whole(user_map, "train_micro_batch_size_per_gpu")
+    if written:
+        return written, "from deepspeed"
+    total = _whole(user_map, "train_batch_size")
+    if accumulation == "auto":
+        accumulation = _whole(user_map, "gradient_accumulation_steps")
+    per_row = int(accumulation) * world_size
+    if total and per_row and total % per_row == 0:
+        return total // per_row, f"derived: {total} / {per_row}"
+    return default, ""
 
 
 def _whole(user_map: Mapping[str, Any] | None, key: str) -> int:
     """Return a whole number above 0 of the map; 0 where there is none, which is judged later."""
     value = (user_map or {}).get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        return 0
+    return max(0, int(value))
 
 
 def check_total(total: int, sizes: BatchSizes) -> str | None:
@@ -104,8 +130,15 @@ def check_total(total: int, sizes: BatchSizes) -> str | None:
             processes += f" (one was started: --nproc {total // alone}, or a launcher)"
     else:
         processes = f"start a number of processes n with {alone} x n = {total} (none fits)"
+    reason = (
+        ""
+        if total % per_step == 0
+        else (
+            f" ({total} is not a multiple of {sizes.micro_batch} x {sizes.world_size} = {per_step})"
+        )
+    )
     return (
-        f"train_batch_size is {total}, but {sizes.sentence()}. Make it true with "
+        f"train_batch_size is {total}, but {sizes.sentence()}{reason}. Make it true with "
         f"train_batch_size: {sizes.global_batch} (or leave it out), or {accumulation}, or "
         f"{processes}"
     )

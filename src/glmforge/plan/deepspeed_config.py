@@ -7,10 +7,8 @@ Plain values in, plain dict out; DeepSpeed is not imported.
 
 import copy
 import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from glmforge.errors import ConfigError
@@ -48,31 +46,15 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What the run config decides about the engine."""
+    """What the run config decides about the engine.
+
+    ``micro_is_written``: the run config names the rows of a forward pass, it is no default.
+    """
 
     sizes: BatchSizes
     precision: str
     max_grad_norm: float
-
-
-def read_map(value: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
-    """Return the user's DeepSpeed map, read from a JSON file where the config names one.
-
-    Raises:
-        ConfigError: the file is missing, is not JSON, or holds no object.
-    """
-    if value is None or isinstance(value, Mapping):
-        return value
-    path = Path(value)
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"deepspeed: {path} cannot be read ({error.strerror})") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"deepspeed: {path} is not JSON ({error})") from error
-    if not isinstance(loaded, dict):
-        raise ConfigError(f"deepspeed: {path} holds {type(loaded).__name__}, a map is needed")
-    return loaded
+    micro_is_written: bool = True
 
 
 def zero_stage(user_map: Mapping[str, Any] | None) -> int:
@@ -157,7 +139,7 @@ def _unknown(user: Mapping[str, Any]) -> list[str]:
 
 def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
     sizes = settings.sizes
-    problems = []
+    problems = _rows_problems(user, settings)
     expected = {
         "train_micro_batch_size_per_gpu": (
             sizes.micro_batch,
@@ -197,6 +179,19 @@ def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
                 "training section (learning_rate, weight_decay, lr_scheduler_type, ...); remove it"
             )
     return problems + _precision_conflicts(user, settings.precision)
+
+
+def _rows_problems(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
+    """Refuse an accumulation in the map while nobody says how many rows it accumulates."""
+    value = user.get("gradient_accumulation_steps", "auto")
+    named = "train_batch_size" in user or "train_micro_batch_size_per_gpu" in user
+    if settings.micro_is_written or named or value == "auto":
+        return []
+    return [
+        f"deepspeed.gradient_accumulation_steps is {value}, but neither train_batch_size nor "
+        "train_micro_batch_size_per_gpu is given, and training.per_device_train_batch_size is not "
+        f"written (with its default {settings.sizes.sentence()}): write one of the three"
+    ]
 
 
 def _precision_conflicts(user: Mapping[str, Any], precision: str) -> list[str]:

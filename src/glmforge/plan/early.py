@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.config import RunConfig
+from glmforge.config.from_deepspeed import read_map
 from glmforge.errors import ModelError
 from glmforge.models.families import family_of
-from glmforge.plan.batch import batch_sizes
-from glmforge.plan.deepspeed_config import EngineSettings, read_map, write_config
-
-_SIZES = ("train_batch_size", "gradient_accumulation_steps")
+from glmforge.plan.deepspeed_config import write_config
+from glmforge.plan.settings import engine_settings, run_sizes
 
 
 def check_map_early(
@@ -39,23 +38,18 @@ def check_map_early(
     checked = dict(user_map)
     packed = _is_packed(config)
     accumulation = training.gradient_accumulation_steps
-    if (packed is None or world_size is None) and accumulation == "auto":
-        checked = {key: value for key, value in checked.items() if key not in _SIZES}
-    if world_size is None:
-        checked.pop("train_batch_size", None)
-    sizes = batch_sizes(
-        training.per_device_train_batch_size,
-        accumulation,
-        world_size or 1,
-        packing=bool(packed),
-        user_map=checked,
-    )
+    derived = accumulation == "auto" and "gradient_accumulation_steps" not in _written(checked)
+    if "train_batch_size" in checked and (world_size is None or (packed is None and derived)):
+        checked["train_batch_size"] = "auto"
+    sizes = run_sizes(config, world_size or 1, packing=bool(packed), user_map=checked)
     if precision is None:
-        precision = training.precision if training.precision != "auto" else _wanted(user_map)
-    settings = EngineSettings(
-        sizes=sizes, precision=precision, max_grad_norm=training.max_grad_norm
-    )
-    write_config(settings, checked)
+        precision = training.precision if training.precision != "auto" else _possible(user_map)
+    write_config(engine_settings(config, sizes, precision), checked)
+
+
+def _written(user_map: Mapping[str, Any]) -> set[str]:
+    """Return the keys that the map does not leave to the program."""
+    return {key for key, value in user_map.items() if value != "auto"}
 
 
 def _is_packed(config: RunConfig) -> bool | None:
@@ -70,8 +64,10 @@ def _is_packed(config: RunConfig) -> bool | None:
         return None  # the ranks say what is wrong with it
 
 
-def _wanted(user_map: Mapping[str, Any]) -> str:
-    """Return the precision that the map enables, bf16 where none."""
-    section = user_map.get("fp16")
-    enabled = isinstance(section, Mapping) and section.get("enabled") is True
-    return "fp16" if enabled else "bf16"
+def _possible(user_map: Mapping[str, Any]) -> str:
+    """Return a precision that the map does not switch off: the cards' own cannot be known here."""
+    for name in ("bf16", "fp16"):
+        section = user_map.get(name)
+        if not (isinstance(section, Mapping) and section.get("enabled") is False):
+            return name
+    return "fp32"

@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from glmforge.config import RunConfig
+from glmforge.config.from_deepspeed import read_map
 from glmforge.errors import ConfigError
 from glmforge.plan.advisor import Advice, Candidate, Machine, advise, judge, ways_out
-from glmforge.plan.batch import BatchSizes, batch_sizes
+from glmforge.plan.batch import BatchSizes
 from glmforge.plan.data_facts import DataFacts
-from glmforge.plan.deepspeed_config import (
-    EngineSettings,
-    bucket_warnings,
-    read_map,
-    write_config,
-)
+from glmforge.plan.deepspeed_config import bucket_warnings, write_config
 from glmforge.plan.length import RunLength, length_warnings, run_length
 from glmforge.plan.memory import why_cards_do_not_help
 from glmforge.plan.request import (
@@ -30,6 +26,7 @@ from glmforge.plan.request import (
     stage_3_notes,
     workload_of,
 )
+from glmforge.plan.settings import engine_settings, filled_notes, run_sizes
 from glmforge.plan.shape import ModelShape, shape_of
 from glmforge.plan.states import trained_parameters
 from glmforge.plan.usual import unusual_settings
@@ -161,18 +158,11 @@ def _longest_row(config: RunConfig, facts: DataFacts | None) -> int:
 
 
 def _sizes(config: RunConfig, shape: ModelShape, world_size: int) -> BatchSizes:
-    training = config.training
     try:
         user_map = read_map(config.deepspeed)
     except ConfigError:
         user_map = None  # a file that cannot be read is a problem of `_engine`
-    return batch_sizes(
-        training.per_device_train_batch_size,
-        training.gradient_accumulation_steps,
-        world_size,
-        packing=is_packed(config, shape),
-        user_map=user_map,
-    )
+    return run_sizes(config, world_size, packing=is_packed(config, shape), user_map=user_map)
 
 
 def _engine(
@@ -182,9 +172,7 @@ def _engine(
 
     Where something is, the config is written without the map, for the plan to go on with.
     """
-    settings = EngineSettings(
-        sizes=sizes, precision=precision, max_grad_norm=config.training.max_grad_norm
-    )
+    settings = engine_settings(config, sizes, precision)
     try:
         return write_config(settings, read_map(config.deepspeed)), ()
     except ConfigError as error:
@@ -195,7 +183,8 @@ def _notes(
     config: RunConfig, shape: ModelShape, written: Candidate, engine: dict[str, Any]
 ) -> list[str]:
     work = written.workload
-    notes = [*unusual_settings(config), *stage_3_notes(config, work, engine)]
+    notes = [*filled_notes(config), *unusual_settings(config)]
+    notes += [*stage_3_notes(config, work, engine)]
     if work.is_low_rank and work.world_size > 1 and work.zero_stage < 3:
         notes.append(why_cards_do_not_help(shape, work))
     return notes

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from glmforge.config import RunConfig
+from glmforge.config.from_deepspeed import read_map
 from glmforge.data import Batch
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import ConfigError, GlmForgeError, TrainingError
 from glmforge.models import load_config
-from glmforge.plan.deepspeed_config import read_map
 from glmforge.plan.summary import plan_for_run
 from glmforge.train.phases import place_of_error
 from glmforge.train.session import Session

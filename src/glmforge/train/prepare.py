@@ -13,6 +13,7 @@ import torch
 
 from glmforge.adapters import LoraSettings, add_lora, check_targets, trainable_line
 from glmforge.config import RunConfig
+from glmforge.config.from_deepspeed import read_map
 from glmforge.data import BatchPlan
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.zero import (
@@ -22,6 +23,7 @@ from glmforge.distributed.zero import (
 )
 from glmforge.errors import ConfigError
 from glmforge.models import family_of, load_config, load_model, load_tokenizer, new_model
+from glmforge.models.counts import usual_lora_targets
 from glmforge.models.layers import (
     add_embedding_noise,
     checkpoint_layers,
@@ -30,8 +32,9 @@ from glmforge.models.layers import (
     train_last_layers,
 )
 from glmforge.models.loading import load_model_in_parts
-from glmforge.plan.batch import BatchSizes, batch_sizes
-from glmforge.plan.deepspeed_config import EngineSettings, read_map, write_config
+from glmforge.plan.batch import BatchSizes
+from glmforge.plan.deepspeed_config import write_config
+from glmforge.plan.settings import engine_settings, run_sizes
 from glmforge.train.engine import pick_precision, torch_dtype
 from glmforge.train.methods import (
     check_layer_count,
@@ -87,11 +90,7 @@ def plan_model(config: RunConfig) -> ModelPlan:
         wanted = config.freeze.num_trainable_layers
         check_layer_count(wanted, len(decoder_layers(empty)), directory)
         return ModelPlan(config=model_config, lora=None, trained_layers=wanted)
-    targets = check_targets(
-        empty,
-        config.lora.target_modules,
-        family_of(model_config).lora_targets,
-    )
+    targets = check_targets(empty, config.lora.target_modules, usual_lora_targets(model_config))
     lora = LoraSettings(
         r=config.lora.r,
         lora_alpha=config.lora.lora_alpha,
@@ -127,17 +126,9 @@ def plan_run(config: RunConfig, ranks: Ranks, say: Say) -> RunPlan:
     training = config.training
     precision = pick_precision(training.precision, ranks.device)
     packed = is_packed(config, say)
-    sizes = batch_sizes(
-        training.per_device_train_batch_size,
-        training.gradient_accumulation_steps,
-        ranks.world_size,
-        packing=packed,
-        user_map=(user_map := read_map(config.deepspeed)),
-    )
-    engine_config = write_config(
-        EngineSettings(sizes=sizes, precision=precision, max_grad_norm=training.max_grad_norm),
-        user_map,
-    )
+    user_map = read_map(config.deepspeed)
+    sizes = run_sizes(config, ranks.world_size, packing=packed, user_map=user_map)
+    engine_config = write_config(engine_settings(config, sizes, precision), user_map)
     check_requirements(config, ranks.device, engine_config)
     stage = engine_config["zero_optimization"]["stage"]
     say(f"{ranks.device.type}, {precision}, ZeRO-{stage}; {sizes.sentence()} rows a step")

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from glmforge.config.from_deepspeed import read_map
 from glmforge.errors import ConfigError
 from glmforge.plan.batch import BatchSizes
-from glmforge.plan.deepspeed_config import EngineSettings, read_map, write_config
+from glmforge.plan.deepspeed_config import EngineSettings, write_config
 
 
 def settings(precision="bf16", micro=2, accumulation=8, world=2):

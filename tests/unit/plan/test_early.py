@@ -59,9 +59,10 @@ def test_the_number_of_ranks_may_be_open(tmp_path: Path) -> None:
 
 
 def test_precision_is_compared_where_it_is_known(tmp_path: Path) -> None:
-    """fp16 asked for by the map; the cards here compute bf16."""
-    run = config(tmp_path, {"fp16": {"enabled": True}})
-    check_map_early(run, world_size=1)
+    """fp16 asked for by the map; the run config says bf16."""
+    asked = {"fp16": {"enabled": True}}
+    check_map_early(config(tmp_path, asked), world_size=1)
+    run = config(tmp_path, asked, "training.precision=bf16")
     with pytest.raises(ConfigError, match="fp16 is enabled, but this run computes in bf16"):
         check_map_early(run, world_size=1, precision="bf16")
 

@@ -1,0 +1,57 @@
+"""From a run config and its DeepSpeed map to the batch sizes and the engine's settings.
+
+One place for the plan, the early check and the run itself, so that all three judge a map alike.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from glmforge.config import RunConfig
+from glmforge.plan.batch import BatchSizes, batch_sizes
+from glmforge.plan.deepspeed_config import EngineSettings
+
+_ROWS = "per_device_train_batch_size"
+
+
+def run_sizes(
+    config: RunConfig, world_size: int, *, packing: bool, user_map: Mapping[str, Any] | None
+) -> BatchSizes:
+    """Return the batch sizes of a run; what the config leaves open comes from the map.
+
+    Args:
+        config: the run config.
+        world_size: ranks.
+        packing: whether rows are packed.
+        user_map: the `deepspeed:` map, as it was written.
+    """
+    training = config.training
+    return batch_sizes(
+        training.per_device_train_batch_size,
+        training.gradient_accumulation_steps,
+        world_size,
+        packing=packing,
+        user_map=user_map,
+        micro_is_open=_ROWS not in training.model_fields_set,
+    )
+
+
+def filled_notes(config: RunConfig) -> list[str]:
+    """Name the settings (besides the batch, which has its equation) that the map decided."""
+    training = config.training
+    fields = type(training).model_fields
+    return [
+        f"training.{name} is {getattr(training, name)}, from deepspeed"
+        for name in ("precision", "max_grad_norm")
+        if name not in training.model_fields_set
+        and getattr(training, name) != fields[name].get_default()
+    ]
+
+
+def engine_settings(config: RunConfig, sizes: BatchSizes, precision: str) -> EngineSettings:
+    """Return what the run config decides about the engine."""
+    return EngineSettings(
+        sizes=sizes,
+        precision=precision,
+        max_grad_norm=config.training.max_grad_norm,
+        micro_is_written=_ROWS in config.training.model_fields_set,
+    )
