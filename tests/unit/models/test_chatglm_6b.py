@@ -6,7 +6,7 @@ import pytest
 import torch
 from generations import FIRST_GENERATION, FIRST_GENERATION_KEYS
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
+from transformers import AutoModel, StaticCache
 
 from glmforge.errors import ModelError
 from glmforge.models import load_config, load_model
@@ -234,3 +234,19 @@ def test_both_published_vocabularies_are_recognised(tmp_path):
     assert config.pad_token_id == 20003
     new = ChatGLMConfig.from_dict({**FIRST_GENERATION_KEYS, "bos_token_id": 130004})
     assert not new.has_old_vocabulary
+
+
+@pytest.mark.parametrize("how", ["option", "configured", "passed"])
+def test_a_static_cache_is_refused_by_name(tiny_model, how):
+    """transformers' mask for it is the other way round, and its keys are padded to the end."""
+    model = tiny_model("chatglm")
+    ids = torch.tensor([[9, 8, 7, 501, 504]])
+    options = {"max_new_tokens": 4, "do_sample": False}
+    if how == "option":
+        options["cache_implementation"] = "static"
+    elif how == "configured":
+        model.generation_config.cache_implementation = "static"
+    else:
+        options[CACHE_FIELD] = StaticCache(config=model.config, max_cache_len=16)
+    with pytest.raises(ModelError, match="ChatGLM-6B does not generate with a StaticCache"):
+        model.generate(ids, **options)

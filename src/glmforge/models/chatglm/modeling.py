@@ -161,6 +161,12 @@ class ChatGLM6BModel(ChatGLM6BPreTrainedModel):
     def _cache_for(self, cache: Any, use_cache: bool | None) -> Any:
         if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             return None
+        if getattr(cache, "is_compileable", False):
+            raise ModelError(
+                f"ChatGLM-6B does not generate with a {type(cache).__name__}: its prefix mask is "
+                'made for the tokens that are there. Leave out cache_implementation="static", or '
+                "pass a DynamicCache"
+            )
         wanted = self.config.use_cache if use_cache is None else use_cache
         if cache is None and wanted and not self.training:
             return DynamicCache(config=self.config)
