@@ -20,6 +20,7 @@ from peft import (
 )
 from safetensors import safe_open
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from glmforge.adapters.files import peft_names, read_adapter
 from glmforge.errors import AdapterError
@@ -42,12 +43,13 @@ class LoraSettings:
 def linear_module_names(model: nn.Module) -> list[str]:
     """Return the last name parts of all linear modules inside `model`'s layers, in order.
 
-    The language-model head is left out: the loss calls it on its own path.
+    GPT-2's Conv1D is one, with its weight the other way round. The language-model head is left
+    out: the loss calls it on its own path.
     """
     head = getattr(model, "get_output_embeddings", lambda: None)()
     names: dict[str, None] = {}
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and module is not head:
+        if isinstance(module, nn.Linear | Conv1D) and module is not head:
             names.setdefault(name.rsplit(".", 1)[-1])
     return list(names)
 
@@ -95,6 +97,7 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> PeftModel:
         target_modules=list(settings.target_modules),
         use_rslora=settings.use_rslora,
         use_dora=settings.use_dora,
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
         bias="none",
         task_type=TaskType.CAUSAL_LM,
     )

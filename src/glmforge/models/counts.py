@@ -84,6 +84,24 @@ def layer_linears(config: Any) -> tuple[LinearShape, ...]:
     )
 
 
+def usual_lora_targets(config: Any) -> tuple[str, ...]:
+    """Return the linear layers that LoRA adapts where nothing else is asked for.
+
+    A family's own row; for another model its query, key and value projections, else what PEFT
+    knows of its model_type, else every linear layer.
+    """
+    family = family_of(config)
+    if family.model_type:
+        return family.lora_targets
+    names = tuple(dict.fromkeys(linear.name for linear in layer_linears(config)))
+    if set(family.lora_targets) <= set(names):
+        return family.lora_targets
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+
+    known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(config.model_type, ())
+    return tuple(name for name in names if name in known) or names
+
+
 def count_parameters(config: Any) -> ParameterCounts:
     """Return the parameters of a model by group."""
     family = family_of(config)

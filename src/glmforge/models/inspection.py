@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.errors import ModelError
-from glmforge.models.counts import ParameterCounts, count_parameters
+from glmforge.models.counts import (
+    ParameterCounts,
+    count_parameters,
+    layer_linears,
+    usual_lora_targets,
+)
 from glmforge.models.families import Family, FamilyDecision, decide_family
 from glmforge.models.hub import resolve_directory
 from glmforge.models.loading import check_directory, load_config
@@ -80,8 +85,8 @@ def inspect_model(directory: str | Path) -> ModelFacts:
         weight_bytes=size,
         template=family.template,
         stop_tokens=family.stop_tokens,
-        lora_targets=family.lora_targets,
-        lora_modules=family.lora_modules,
+        lora_targets=usual_lora_targets(config),
+        lora_modules=tuple(dict.fromkeys(linear.name for linear in layer_linears(config))),
         packing=family.packing,
         notes=(*_notes(config, decision, path), *_chat_notes(tokenizer, family), *complaint),
         problems=problems,

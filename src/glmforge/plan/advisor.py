@@ -191,9 +191,7 @@ def ways_out(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[st
         both = least.but(zero_stage=3, offload_optimizer=True, offload_param=True)
         tries.append(("ZeRO-3 with weights and optimizer on the host", both))
     if not work.is_low_rank:
-        lora = least.but(
-            method="lora", zero_stage=2, lora_targets=shape.family.lora_targets, lora_r=8
-        )
+        lora = least.but(method="lora", zero_stage=2, lora_targets=shape.usual_targets, lora_r=8)
         tries.append((f"LoRA (r 8) instead of method {work.method}", lora))
     for words, option in tries:
         yield _attempt(shape, words, option, machine)

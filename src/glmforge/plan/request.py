@@ -66,7 +66,7 @@ def lora_targets(config: RunConfig, shape: ModelShape) -> tuple[str, ...]:
         return ()
     wanted = config.lora.target_modules
     if wanted is None:
-        return shape.family.lora_targets
+        return shape.usual_targets
     every = tuple(linear.name for linear in shape.linears)
     return every if list(wanted) == ["all-linear"] else tuple(wanted)
 
@@ -141,7 +141,7 @@ def request_problems(config: RunConfig, shape: ModelShape, work: Workload) -> li
         problems.append(
             f"lora.target_modules: {', '.join(map(repr, unknown))} matches no linear module of "
             f"this model, which has {', '.join(known)}; the usual choice is "
-            f"{', '.join(shape.family.lora_targets)}"
+            f"{', '.join(shape.usual_targets)}"
         )
     if work.trained_layers > shape.layers:
         problems.append(

@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from glmforge.models.counts import LinearShape, count_parameters, layer_linears
+from glmforge.models.counts import (
+    LinearShape,
+    count_parameters,
+    layer_linears,
+    usual_lora_targets,
+)
 from glmforge.models.families import Family, family_of
 
 Block = Literal["chatglm", "glm", "split"]
@@ -22,6 +27,7 @@ class ModelShape:
 
     ``layer_parameters`` are of one decoder layer; ``head`` is 0 where it is tied to the embedding.
     ``largest`` is the biggest single weight. ``norms`` are the norms of one layer.
+    ``usual_targets`` is what LoRA adapts where nothing else is asked for.
     """
 
     family: Family
@@ -39,6 +45,7 @@ class ModelShape:
     parameters: int
     norms: int
     linears: tuple[LinearShape, ...]
+    usual_targets: tuple[str, ...]
 
     @property
     def query_width(self) -> int:
@@ -105,6 +112,7 @@ def shape_of(config: Any) -> ModelShape:
         parameters=counts.total,
         norms=4 if family.model_type == "glm4" else 2,
         linears=linears,
+        usual_targets=usual_lora_targets(config),
     )
 
 

@@ -7,9 +7,16 @@ import torch
 from generations import FIRST_GENERATION, GENERATIONS, TRANSFORMERS_OWN
 from torch import nn
 
-from glmforge.models import load_config, new_model
+from glmforge.adapters import LoraSettings, add_lora, check_targets, open_adapter, save_adapter
+from glmforge.models import load_config, load_model, new_model
 from glmforge.models.configuration import ChatGLMConfig
-from glmforge.models.counts import count_lora_parameters, count_parameters, layer_linears
+from glmforge.models.counts import (
+    count_lora_parameters,
+    count_parameters,
+    layer_linears,
+    usual_lora_targets,
+)
+from glmforge.models.inspection import inspect_model
 from glmforge.models.layers import decoder_layers
 
 EVERY = {**GENERATIONS, **FIRST_GENERATION, **TRANSFORMERS_OWN}
@@ -80,3 +87,49 @@ def test_another_model_is_counted_on_the_meta_device(tmp_path):
     counts = count_parameters(config)
     assert counts.total == sum(parameter.numel() for parameter in empty(config).parameters())
     assert (counts.embedding, counts.head) == (64 * 32, 0)
+
+
+OTHERS = {
+    "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 4, "vocab_size": 64},
+    "gpt_neox": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+                 "num_attention_heads": 4, "vocab_size": 64},
+    "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "vocab_size": 64, "word_embed_proj_dim": 32},
+    "codegen": {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 4, "vocab_size": 64},
+}  # fmt: skip
+TARGETS = {
+    "gpt2": ("c_attn",),
+    "gpt_neox": ("query_key_value",),
+    "opt": ("q_proj", "k_proj", "v_proj"),
+    "codegen": ("qkv_proj",),
+}
+
+
+@pytest.mark.parametrize("model_type", OTHERS)
+def test_lora_adapts_some_linear_layers_of_any_model(tmp_path, model_type):
+    """Whatever they are called, and where they are GPT-2's Conv1D; forwards, saved and reopened."""
+    keys = {"model_type": model_type, **OTHERS[model_type]}
+    (tmp_path / "config.json").write_text(json.dumps(keys), encoding="utf-8")
+    config = load_config(tmp_path)
+    targets = usual_lora_targets(config)
+    assert set(targets) == set(TARGETS[model_type])
+    torch.manual_seed(0)
+    model = new_model(config).eval()
+    model.save_pretrained(tmp_path / "base")
+    assert check_targets(model, None, targets) == targets
+    assert inspect_model(tmp_path / "base").lora_targets == targets
+    ids = torch.arange(5, 15)[None]
+    plain = model(ids).logits
+    settings = LoraSettings(r=2, lora_alpha=4, lora_dropout=0.0, target_modules=targets)
+    wrapped = add_lora(model, settings).eval()
+    trained = {n: p for n, p in wrapped.named_parameters() if p.requires_grad}
+    for name, parameter in trained.items():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    expected = wrapped(ids).logits
+    assert not torch.equal(expected, plain)
+    save_adapter(wrapped, {n: p.detach() for n, p in trained.items()}, tmp_path / "adapter")
+    found = open_adapter(load_model(tmp_path / "base"), tmp_path / "adapter")
+    assert torch.equal(found(ids).logits, expected)
+    merged = found.merge_and_unload()
+    assert (merged(ids).logits - expected).abs().max() < 1e-4
