@@ -4,7 +4,7 @@ Owns the options' types and the two ways in which a run leaves this process for 
 the work is in `glmforge.launch`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +16,7 @@ from glmforge.distributed.env import World
 from glmforge.errors import UsageError
 from glmforge.launch.devices import visible_devices
 from glmforge.launch.nodes import launch_nodes, node_settings
+from glmforge.launch.sameness import compared_settings
 from glmforge.launch.slurm import SlurmJob, submit, write_job
 from glmforge.plan.early import check_map_early
 
@@ -61,7 +62,11 @@ class MachineOptions:
 
 
 def leave_for_machines(
-    options: MachineOptions, run: RunConfig, argv: Sequence[str], world: World
+    options: MachineOptions,
+    run: RunConfig,
+    argv: Sequence[str],
+    world: World,
+    start: Mapping[str, str | bool | None],
 ) -> int | None:
     """Start this machine's part, or write the Slurm job; None for a run on this machine alone.
 
@@ -70,6 +75,7 @@ def leave_for_machines(
         run: the checked config.
         argv: arguments of the program for each rank, "train" first.
         world: who this process is.
+        start: the options of the start that change the run; alike on all machines.
 
     Returns:
         The exit status, or None where there is nothing of the kind to do.
@@ -102,7 +108,8 @@ def leave_for_machines(
     if machines is None:
         return None
     check_map_early(run, world_size=machines.world_size)
-    return launch_nodes(argv, machines, gpus=launch.gpus, record=directory)
+    alike = compared_settings(run, start)
+    return launch_nodes(argv, machines, gpus=launch.gpus, alike=alike, record=directory)
 
 
 def ranks_here(run: RunConfig) -> int:

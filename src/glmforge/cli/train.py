@@ -151,7 +151,8 @@ def train(
     start = Start(resume, allow_changes, init_from, ignore_plan)
     argv += start.options() + ["--json"] * as_json + ["--preflight"] * preflight
     machines = MachineOptions(nnodes, node_rank, rdzv, hostfile, slurm)
-    if (status := leave_for_machines(machines, run, argv, world)) is not None:
+    alike = {**start.named(), "--preflight": preflight}
+    if (status := leave_for_machines(machines, run, argv, world, alike)) is not None:
         raise typer.Exit(status)
     if world.launcher == "none" and ((launch.nproc or 1) > 1 or launch.gpus is not None):
         check_map_early(run, world_size=ranks_here(run), precision=precision_here(run))
@@ -177,6 +178,10 @@ class Start(NamedTuple):
     allow_changes: bool
     init_from: str | None
     ignore_plan: bool
+
+    def named(self) -> dict[str, str | bool | None]:
+        """Return them by their names on the command line."""
+        return {f"--{name.replace('_', '-')}": value for name, value in self._asdict().items()}
 
     def options(self) -> list[str]:
         """Return them as a rank's command has them.

@@ -6,7 +6,7 @@ this machine's part of the ranks. Processes are ``local.py``'s, the meeting is `
 
 import importlib.metadata
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +105,12 @@ def _from_hostfile(
 
 
 def launch_nodes(
-    argv: Sequence[str], settings: NodeSettings, *, gpus: str | None, record: Path | None = None
+    argv: Sequence[str],
+    settings: NodeSettings,
+    *,
+    gpus: str | None,
+    alike: Mapping[str, str],
+    record: Path | None = None,
 ) -> int:
     """Run this machine's ranks of `glmforge argv…`, after all machines have met.
 
@@ -113,20 +118,27 @@ def launch_nodes(
         argv: arguments of the program, without its name.
         settings: this machine among the others.
         gpus: what `--gpus` says here.
+        alike: what must be the same on all machines, as `sameness.compared_settings` returns it.
         record: the run directory, where a dead rank is written into final.json.
 
     Returns:
         0, or the exit status by which the first failing rank said what happened.
 
     Raises:
-        LaunchError: GPUs do not fit, or not all machines came within a minute.
+        LaunchError: GPUs do not fit, not all machines came within a minute, or this one was
+            started with other settings.
         RankFailed: a rank or a machine died: which, of what, and what that means.
     """
-    return run_node(program(argv), settings, gpus=gpus, record=record)
+    return run_node(program(argv), settings, gpus=gpus, alike=alike, record=record)
 
 
 def run_node(
-    command: Sequence[str], settings: NodeSettings, *, gpus: str | None, record: Path | None = None
+    command: Sequence[str],
+    settings: NodeSettings,
+    *,
+    gpus: str | None,
+    alike: Mapping[str, str],
+    record: Path | None = None,
 ) -> int:
     """Run a command as this machine's ranks; see `launch_nodes`."""
     visible = visible_gpus()
@@ -138,6 +150,7 @@ def run_node(
         nproc=placement.nproc,
         host=host,
         version=importlib.metadata.version("glmforge"),
+        settings=alike,
     )
     place_name = f"{settings.address}:{settings.port}"
     say(f"launch: node {node.node} of {node.num_nodes} ({host}) waits for all at {place_name}")

@@ -8,17 +8,19 @@ needed: a missing machine or a wrong node rank is named in a minute, not in a tr
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from glmforge.errors import LaunchError
 from glmforge.launch.link import Link, Peer
 from glmforge.launch.ports import check_meeting_point, free_port
+from glmforge.launch.sameness import difference
 
 MEETING_SECONDS = 60.0
 _RETRY_SECONDS = 0.2
 _HELLO_SECONDS = 5.0
+_LONGEST_LINE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class Node:
     nproc: int
     host: str
     version: str
+    settings: Mapping[str, str]
+    """What must be alike on all machines, as `sameness.compared_settings` returns it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,8 @@ def _fault(said: Node, node: Node, there: dict[int, tuple[Node, Peer]]) -> str |
         return f"--node-rank {said.node} is taken by {holder}: each machine needs its own"
     if said.version != node.version:
         return f"glmforge {said.version} is there and {node.version} on node 0: install one version"
-    return None
+    there_words = f"on node {said.node} ({said.host})"
+    return difference(said.settings, there_words, node.settings, f"on node 0 ({node.host})")
 
 
 def _give_up(
@@ -196,7 +201,7 @@ def _line(connection: socket.socket) -> bytes | None:
             byte = connection.recv(1)
         except OSError:
             return None
-        if not byte or len(read) > 1 << 16:
+        if not byte or len(read) > _LONGEST_LINE:
             return None
         read += byte
     return read

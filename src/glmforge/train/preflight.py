@@ -22,6 +22,7 @@ from glmforge.train.metrics import peak_gib
 from glmforge.train.out_of_memory import out_of_memory_explained
 from glmforge.train.prepare import RunPlan, plan_run, prepare_model
 from glmforge.train.run import as_config, optimizer_settings, row_width, sayer
+from glmforge.train.same_start import check_same_start
 from glmforge.train.state import seed_everything
 
 
@@ -50,10 +51,12 @@ def preflight(
         ConfigError, DataError, ModelError, AdapterError: as in training.
         TrainingError: the plan says that it does not fit, or the card ran out of memory.
     """
-    settings = as_config(config, resume)
+    settings, world = as_config(config, resume), read_world()
+    options = {"--preflight": True, "--resume": resume, "--ignore-plan": ignore_plan}
+    check_same_start(settings, world, options)
     with (
         deterministic_kernels(settings.training.deterministic),
-        process_group(read_world()) as ranks,
+        process_group(world) as ranks,
         deepspeed_running(),
     ):
         say = sayer(ranks)

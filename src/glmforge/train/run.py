@@ -33,6 +33,7 @@ from glmforge.train.out_of_memory import out_of_memory_explained
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
 from glmforge.train.prepare import RunPlan, plan_run
 from glmforge.train.resume import is_resuming
+from glmforge.train.same_start import check_same_start
 from glmforge.train.saving import saver_of
 from glmforge.train.session import Session
 from glmforge.train.signals import SignalFlag, watch_signals
@@ -98,6 +99,8 @@ def train(
     directory = Path(settings.training.output_dir)
     if resume is not None and init_from is not None:
         raise UsageError(RESUME_OR_INIT)
+    options = {"--resume": resume, "--init-from": init_from, "--ignore-plan": ignore_plan}
+    check_same_start(settings, world, options | {"--allow-changes": allow_changes})
     resuming = is_resuming(directory, resume)
     ended = _already_complete(settings, directory) if resume is not None else None
     if ended is not None:

@@ -37,7 +37,7 @@ def test_slurm_writes_a_script_with_the_runs_own_arguments(
     monkeypatch.setenv("PATH", str(tmp_path))
     argv = ["train", "c.yaml", "training.seed=3"]
     chosen = options(slurm=True, nnodes=2)
-    assert leave_for_machines(chosen, run(tmp_path, nproc=8), argv, World()) == 0
+    assert leave_for_machines(chosen, run(tmp_path, nproc=8), argv, World(), {}) == 0
     script = tmp_path / "runs" / "one.sbatch"
     text = script.read_text()
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n" in text
@@ -49,12 +49,12 @@ def test_slurm_writes_a_script_with_the_runs_own_arguments(
 def test_slurm_chooses_the_machines(tmp_path: Path) -> None:
     """--rdzv beside --slurm is refused."""
     with pytest.raises(UsageError, match="--slurm with --rdzv"):
-        leave_for_machines(options(slurm=True, rdzv="a"), run(tmp_path), ["train"], World())
+        leave_for_machines(options(slurm=True, rdzv="a"), run(tmp_path), ["train"], World(), {})
 
 
 def test_nothing_about_machines_leaves_the_run_here(tmp_path: Path) -> None:
     """None: go on."""
-    assert leave_for_machines(options(), run(tmp_path), ["train"], World()) is None
+    assert leave_for_machines(options(), run(tmp_path), ["train"], World(), {}) is None
 
 
 def test_options_about_machines_start_this_machines_part(
@@ -64,7 +64,12 @@ def test_options_about_machines_start_this_machines_part(
     seen: list[Any] = []
     monkeypatch.setattr(machines, "launch_nodes", lambda *a, **k: seen.append((a, k)) or 0)
     chosen = options(nnodes=2, node_rank=1, rdzv="host-0:29401")
-    assert leave_for_machines(chosen, run(tmp_path, nproc=2), ["train", "c"], World()) == 0
+    assert (
+        leave_for_machines(
+            chosen, run(tmp_path, nproc=2), ["train", "c"], World(), {"--resume": "auto"}
+        )
+        == 0
+    )
     ((argv, settings), rest) = seen[0]
     assert argv == ["train", "c"]
     assert (settings.node, settings.address, settings.port, settings.nproc) == (
@@ -74,21 +79,24 @@ def test_options_about_machines_start_this_machines_part(
         2,
     )
     assert rest["record"] == tmp_path / "runs" / "one"
+    assert rest["alike"]["training.learning_rate"] == "5e-05"
+    assert rest["alike"]["--resume"] == '"auto"'
+    assert "launch.nproc" not in rest["alike"]
 
 
 def test_incomplete_options_are_named(tmp_path: Path) -> None:
     """--nnodes alone."""
     with pytest.raises(LaunchError, match="--node-rank"):
-        leave_for_machines(options(nnodes=2), run(tmp_path), ["train"], World())
+        leave_for_machines(options(nnodes=2), run(tmp_path), ["train"], World(), {})
 
 
 def test_a_launcher_that_has_decided_refuses_them(tmp_path: Path) -> None:
     """torchrun knows its machines."""
     world = World(world_size=2, local_world_size=2, launcher="torchrun")
     with pytest.raises(UsageError, match="torchrun has started this program"):
-        leave_for_machines(options(nnodes=2), run(tmp_path), ["train"], world)
+        leave_for_machines(options(nnodes=2), run(tmp_path), ["train"], world, {})
     ours = World(world_size=2, local_world_size=2, launcher="glmforge")
-    assert leave_for_machines(options(), run(tmp_path), ["train"], ours) is None
+    assert leave_for_machines(options(), run(tmp_path), ["train"], ours, {}) is None
 
 
 def test_the_options_are_in_the_help(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

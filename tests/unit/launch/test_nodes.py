@@ -31,7 +31,7 @@ settings = NodeSettings(num_nodes={num_nodes}, node={node}, address={address!r},
 record = {record!r}
 try:
     code = run_node([sys.executable, "-c", {program!r}], settings, gpus=None,
-                    record=Path(record) if record else None)
+                    alike={alike!r}, record=Path(record) if record else None)
 except GlmForgeError as error:
     print(f"error: {{error}}", file=sys.stderr)
     code = error.exit_code
@@ -56,6 +56,7 @@ class Machines:
         nproc: int = 1,
         patience: float = 30,
         record: str = "",
+        alike: dict[str, str] | None = None,
     ) -> "subprocess.Popen[str]":
         code = LAUNCHER.format(
             node=node,
@@ -66,6 +67,7 @@ class Machines:
             port=self.port,
             program=RANK + program,
             record=record,
+            alike=alike or {},
         )
         process = subprocess.Popen(
             [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
@@ -144,6 +146,25 @@ def test_a_wrong_node_rank_is_refused_and_the_right_one_may_still_come(machines:
     code, err = ended(one)
     assert code == 0
     assert "launch: refused" in err
+
+
+def test_a_machine_with_other_settings_is_refused_and_told_which(machines: Machines) -> None:
+    """Each would train by its own learning rate: both values, on both machines."""
+    one = machines(0, "pass", alike={"training.seed": "1", "training.learning_rate": "5e-05"})
+    other = machines(1, "pass", alike={"training.seed": "1", "training.learning_rate": "0.5"})
+    code, err = ended(other)
+    host = socket.gethostname()
+    words = (
+        f"training.learning_rate is 0.5 on node 1 ({host}) and 5e-05 on node 0 ({host}): start "
+        "the same command with the same config everywhere"
+    )
+    assert code == 1
+    assert words in err
+    right = machines(1, "pass", alike={"training.seed": "1", "training.learning_rate": "5e-05"})
+    assert ended(right)[0] == 0
+    code, err = ended(one)
+    assert code == 0
+    assert words in err
 
 
 def test_two_machines_with_one_rank_number_are_told(machines: Machines) -> None:
