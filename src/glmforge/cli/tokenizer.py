@@ -1,4 +1,4 @@
-"""`glmforge tokenizer train`: a small vocabulary of one's own dialogues.
+"""`glmforge tokenizer train`: a small vocabulary of one's own dialogues or documents.
 
 For a model that starts from random weights; a pretrained model keeps its own vocabulary. The
 training itself is in `glmforge.data.vocabulary`.
@@ -23,23 +23,27 @@ def tokenizer() -> None:
 
 @app.command()
 def train(
-    files: Annotated[list[Path], typer.Argument(help="Files with dialogues.")],
+    files: Annotated[list[Path], typer.Argument(help="Files with dialogues or documents.")],
     out: Annotated[Path, typer.Option(help="Directory for tokenizer.model.")],
     vocab_size: Annotated[int, typer.Option(help="Number of pieces, bytes included.")] = 4000,
     character_coverage: Annotated[
         float, typer.Option(min=0, max=1, help="Share of characters that get a piece.")
     ] = 0.9995,
+    max_characters: Annotated[
+        int | None,
+        typer.Option(min=1, help="Characters to train on, taken evenly; default: all."),
+    ] = None,
 ) -> None:
-    """Train a SentencePiece BPE in ChatGLM3's file format on the dialogues' text."""
+    """Train a SentencePiece BPE in ChatGLM3's file format on the text of dialogues or documents."""
     if (out / "tokenizer.model").exists():
         raise DataError(f"--out {out}: a tokenizer.model is there already; name another directory")
     from glmforge.data import read_conversations, train_vocabulary
+    from glmforge.data.vocabulary import characters_per_token, evenly
 
-    texts = [
-        message.content
-        for file in files
-        for conversation in read_conversations(file)
-        for message in conversation.messages
-    ]
+    texts: list[str] = []
+    for file in files:
+        texts += [m.content for found in read_conversations(file) for m in found.messages]
+    texts = evenly(texts, max_characters) if max_characters else texts
     directory = train_vocabulary(texts, out, vocab_size, character_coverage=character_coverage)
-    print(f"{vocab_size} pieces written to {directory}")
+    rate = characters_per_token(directory, evenly(texts, 1_000_000))
+    print(f"{vocab_size} pieces written to {directory}; {rate:.2f} characters a token on this text")

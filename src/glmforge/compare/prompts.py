@@ -22,7 +22,7 @@ from glmforge.data.sources import ReadOptions, convert, data_files, read_records
 from glmforge.errors import DataError
 
 Group = Literal["asked", "general"]
-_OWN_KEYS = ("id", "prompt", "system", "reference", "check", "area", "language")
+_OWN_KEYS = ("id", "prompt", "system", "history", "reference", "check", "area", "language")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,18 +129,23 @@ def _own(value: Mapping[str, Any], source: str) -> Iterator[Prompt | str]:
     """A record of our own shape."""
     unknown = [name for name in value if name not in _OWN_KEYS]
     faults = [f"unknown field {name!r}; known: {', '.join(_OWN_KEYS)}" for name in unknown]
-    texts = [name for name in _OWN_KEYS if name not in ("id", "check")]
+    texts = [name for name in _OWN_KEYS if name not in ("id", "check", "history")]
     for name in texts:
         if not isinstance(value.get(name, ""), str):
             faults.append(f"{name} is {value[name]!r}, expected a text")
     if not value["prompt"].strip():
         faults.append("the prompt is empty")
+    turns = value.get("history", [])
+    if not _are_turns(turns):
+        faults.append(f"history is {turns!r}, expected a list of [question, answer] pairs")
     if "check" in value:
         faults += check_faults(value["check"])
     if faults:
         yield from (f"{source}: {fault}" for fault in faults)
         return
     head = [Message(role="system", content=value["system"])] if value.get("system") else []
+    for question, answer in turns:
+        head += [Message(role="user", content=question), Message(role="assistant", content=answer)]
     yield Prompt(
         id=str(value.get("id", "")),
         messages=(*head, Message(role="user", content=value["prompt"])),
@@ -149,6 +154,14 @@ def _own(value: Mapping[str, Any], source: str) -> Iterator[Prompt | str]:
         check=value.get("check"),
         area=value.get("area", ""),
         language=value.get("language", ""),
+    )
+
+
+def _are_turns(value: Any) -> bool:
+    pairs = value if isinstance(value, list) else [None]
+    return all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
+        for pair in pairs
     )
 
 

@@ -7,7 +7,7 @@ pieces, so any size works. Used for the packaged demo model and by ``glmforge to
 
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -61,6 +61,26 @@ def train_vocabulary(
     text = json.dumps(config, indent=2, ensure_ascii=False)
     (out / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
     return out
+
+
+def evenly(texts: Sequence[str], characters: int) -> list[str]:
+    """Take texts at even distances until they have about so many characters, or all of them."""
+    total = sum(map(len, texts))
+    if total <= characters:
+        return list(texts)
+    step = total / characters
+    return [texts[int(at * step)] for at in range(int(len(texts) / step))]
+
+
+def characters_per_token(directory: str | Path, texts: Iterable[str]) -> float:
+    """Say how many characters of the texts a piece of a trained vocabulary holds on average."""
+    model = str(Path(directory) / "tokenizer.model")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=model)
+    characters = tokens = 0
+    for text in texts:
+        characters += len(text)
+        tokens += len(pieces.encode(text))
+    return characters / max(1, tokens)
 
 
 def _train(lines: list[str], vocab_size: int, character_coverage: float) -> bytes:

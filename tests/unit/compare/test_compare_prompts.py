@@ -83,3 +83,13 @@ def test_a_file_without_prompts_is_refused(tmp_path):
         read_prompts(tmp_path / "q.txt")
     with pytest.raises(DataError, match="cannot be read"):
         read_prompts(tmp_path / "none.txt")
+
+
+def test_a_history_stands_before_the_question_and_must_be_pairs(tmp_path):
+    turns = [["a?", "A"], ["b?", "B"]]
+    path = write(tmp_path / "h.jsonl", {"prompt": "c?", "history": turns, "check": {"any": ["C"]}})
+    (found,) = read_prompts(path)
+    assert [message.content for message in found.messages] == ["a?", "A", "b?", "B", "c?"]
+    wrong = write(tmp_path / "w.jsonl", {"prompt": "c?", "history": ["a?", "A"]})
+    with pytest.raises(DataError, match=r"w\.jsonl:1: history is .*question, answer"):
+        read_prompts(wrong)
