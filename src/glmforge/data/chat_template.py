@@ -167,7 +167,7 @@ class ChatTemplate:
         if _END_THINK in content:
             content = content.lstrip().removeprefix(_THINK).lstrip("\n")
         else:
-            reasoning = messages[0].reasoning.strip("\n")
+            reasoning = _reasoning(messages).strip("\n")
             content = f"{reasoning}\n{_END_THINK}\n{content}".removeprefix("\n")
         if not opening.endswith("\n"):
             content = f"\n{content}"
@@ -215,11 +215,14 @@ class ChatTemplate:
 
     def _refuse_spellings(self, conversation: Conversation) -> None:
         texts = "\n".join(
-            message.text.replace(_THINK, "").replace(_END_THINK, "")
+            f"{message.reasoning}\n{message.text}".replace(_THINK, "").replace(_END_THINK, "")
             if message.role == "assistant"
             else message.text
             for message in conversation.messages
         )
+        tools = [dict(tool) for tool in conversation.tools]
+        texts += "\n".join(["", *(message.name for message in conversation.messages)])
+        texts += json.dumps(tools, ensure_ascii=False)
         found = [token for token in self._specials if token in texts]
         if found:
             raise Inexpressible(
@@ -249,8 +252,8 @@ def _openai(messages: Sequence[Message], observation: str) -> list[dict[str, Any
         role = observation if message.role == "observation" else message.role
         words = [m.content for m in messages[start:end] if m.arguments is None]
         item: dict[str, Any] = {"role": role, "content": "\n".join(words)}
-        if message.reasoning:
-            item["reasoning_content"] = message.reasoning
+        if reasoning := _reasoning(messages[start:end]):
+            item["reasoning_content"] = reasoning
         calls = [m for m in messages[start:end] if m.arguments is not None]
         if calls:
             item["tool_calls"] = [
@@ -262,6 +265,11 @@ def _openai(messages: Sequence[Message], observation: str) -> list[dict[str, Any
             ]
         shaped.append(item)
     return shaped
+
+
+def _reasoning(turn: Sequence[Message]) -> str:
+    """The thinking texts of a turn's messages as one."""
+    return "\n".join(message.reasoning for message in turn if message.reasoning)
 
 
 def _arguments(text: str) -> Any:

@@ -116,6 +116,8 @@ _SPLIT = "give text its own record"
 
 def _text_findings(message: Message, where: str) -> Iterator[_Finding]:
     text = message.text
+    if _SUSPICIOUS.search(message.reasoning):
+        yield from _character_findings(message.reasoning, f"the reasoning of {where}")
     if not text.strip() and not message.is_call:
         yield from _empty_finding(message, where)
         return
@@ -217,7 +219,7 @@ def _merge(messages: tuple[Message, ...]) -> tuple[Message, ...]:
             merged[-1] = Message(
                 role=last.role,
                 content=f"{last.content}\n{message.content}",
-                reasoning=last.reasoning or message.reasoning,
+                reasoning="\n".join(filter(None, (last.reasoning, message.reasoning))),
                 train=last.train and message.train,
             )
         else:

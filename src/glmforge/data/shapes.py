@@ -8,7 +8,7 @@ and lists raise ``Unreadable`` with the message's number. ``formats`` calls this
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from glmforge.data.conversation import Message, Role
@@ -86,7 +86,7 @@ def read_messages(value: Any, name: str, options: ShapeOptions) -> list[Message]
                 f"message {number} is {_shown(item)}, not an object",
                 'write {"role": ..., "content": ...}',
             )
-        messages.extend(_read_message(item, number, options))
+        messages.extend(_with_reasoning(item, _read_message(item, number, options), number))
     return _marked_calls(messages)
 
 
@@ -109,14 +109,23 @@ def _read_message(item: Mapping[str, Any], number: int, options: ShapeOptions) -
     if raw_role in _CALL_ROLES:
         yield from _calls_from_text(content, number, train)
         return
+    yield Message(role=role, content=content, name=_metadata(item, role, number), train=train)
+
+
+def _with_reasoning(
+    item: Mapping[str, Any], messages: Iterator[Message], number: int
+) -> Iterator[Message]:
+    """The messages of one object; its thinking text goes to the first, be it words or a call."""
     reasoning = item.get("reasoning_content")
-    yield Message(
-        role=role,
-        content=content,
-        name=_metadata(item, role, number),
-        reasoning=reasoning if isinstance(reasoning, str) else "",
-        train=train,
-    )
+    if reasoning is not None and not isinstance(reasoning, str):
+        raise Unreadable(
+            "not-text",
+            f"reasoning_content of message {number} is {_shown(reasoning)}, not text",
+            "write it as text, or remove the field",
+        )
+    for message in messages:
+        yield replace(message, reasoning=reasoning) if reasoning else message
+        reasoning = ""
 
 
 def _role(raw_role: Any, number: int) -> Role:
@@ -201,10 +210,10 @@ def _parts(
                 "only text parts can be trained on",
             )
         target.append(text)
-    if texts or not calls:
-        yield Message(role=role, content="".join(texts), reasoning="".join(reasoning), train=train)
+    found = [Message(role=role, content="".join(texts), train=train)] if texts or not calls else []
     for call in calls:
-        yield from _calls_from_text(call, number, train)
+        found.extend(_calls_from_text(call, number, train))
+    yield from _with_reasoning({"reasoning_content": "".join(reasoning)}, iter(found), number)
 
 
 def _openai_calls(
@@ -273,7 +282,8 @@ def _marked_calls(messages: list[Message]) -> list[Message]:
             except (ValueError, RecursionError):
                 continue
             if isinstance(value, dict) and set(value) == {"name", "arguments"}:
-                messages[index] = _call(value, index + 1, message.train)
+                call = _call(value, index + 1, message.train)
+                messages[index] = replace(call, reasoning=message.reasoning)
     return messages
 
 

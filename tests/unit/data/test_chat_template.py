@@ -154,6 +154,16 @@ def test_a_typed_control_token_is_refused_not_read_as_one():
         encode_rows(messages, tokenizer)
 
 
+@pytest.mark.parametrize("place", ["tool", "name"])
+def test_a_control_token_in_a_tool_or_its_name_is_refused(place):
+    tokenizer = tokenizer_with(ROLES)
+    tools = [{"name": "w", "description": "<|user|>"}] if place == "tool" else None
+    call = {"role": "assistant", "tool_calls": [{"name": "a<|user|>", "arguments": {}}]}
+    messages = [{"role": "user", "content": "q"}, *([call] if place == "name" else [])]
+    with pytest.raises(DataError, match=r"spells <\|user\|>"):
+        generation_prompt(messages, tokenizer, tools)
+
+
 def test_without_a_template_only_pairs_and_text_are_possible():
     tokenizer = tokenizer_with(None)
     ((text, whole),) = trained(tokenizer, encode_rows(DIALOGUE[:2], tokenizer))
@@ -182,3 +192,51 @@ def test_decoded_labels_are_the_answers_of_any_dialogue(template, stop, turns):
     for turn in range(len(turns)):
         prompt = generation_prompt(messages[: 2 * turn + 1], tokenizer)
         assert ids[: len(prompt)] == prompt
+
+
+THINKS_AND_CALLS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}<think>"
+    "{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "<call>{{ c.function.name }}</call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CALL = {"function": {"name": "w", "arguments": "{}"}}
+CALL_TEXT = '{"name": "w", "arguments": {}}'
+
+
+@pytest.mark.parametrize(
+    ("turn", "words"),
+    [
+        ({"role": "assistant", "content": "", "tool_calls": [CALL]}, ""),
+        ({"role": "assistant", "content": None, "function_call": CALL["function"]}, ""),
+        ({"role": "assistant", "content": "话", "tool_calls": [CALL]}, "话"),
+        ({"role": "function_call", "content": CALL_TEXT}, ""),
+        ({"role": "assistant", "content": CALL_TEXT}, ""),
+        ({"role": "assistant", "content": [{"type": "tool_call", "value": CALL_TEXT}]}, ""),
+    ],
+)
+def test_thinking_before_a_call_is_trained_however_the_call_is_written(turn, words):
+    tokenizer = tokenizer_with(THINKS_AND_CALLS)
+    messages = [
+        {"role": "user", "content": "q"},
+        {**turn, "reasoning_content": "想一想"},
+        {"role": "tool", "content": "r"},
+        {"role": "assistant", "content": "答"},
+    ]
+    ((text, _),) = trained(tokenizer, encode_rows(messages, tokenizer))
+    assert text == f"<think>想一想</think>{words}<call>w</call><|im_end|>答<|im_end|>"
+
+
+def test_thinking_in_parts_before_a_call_is_trained():
+    tokenizer = tokenizer_with(THINKS_AND_CALLS)
+    parts = [{"type": "reasoning", "value": "想一想"}, {"type": "tool_call", "value": CALL_TEXT}]
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": parts}]
+    ((text, _),) = trained(tokenizer, encode_rows(messages, tokenizer))
+    assert text == "<think>想一想</think><call>w</call><|im_end|>"
+
+
+def test_a_control_token_spelled_in_the_thinking_is_refused():
+    tokenizer = tokenizer_with(THINKS_AND_CALLS)
+    answer = {"role": "assistant", "content": "a", "reasoning_content": "<|user|>"}
+    with pytest.raises(DataError, match=r"spells <\|user\|>"):
+        encode_rows([{"role": "user", "content": "q"}, answer], tokenizer)

@@ -231,3 +231,18 @@ def test_an_unknown_format_names_its_fields_and_the_known_ones():
     problem = one({"frage": "q", "antwort": "a"})
     assert "frage, antwort" in problem.text
     assert "data.columns" in problem.advice
+
+
+def test_thinking_before_a_call_is_kept_in_a_real_set(shared):
+    """53 of the set's messages think before they call."""
+    path = shared / "data/llamafactory_demo/reason_tool_use_demo_50.jsonl"
+    items = list(iterate(path, ReadOptions()))
+    calls = [m for item in items for m in item.messages if m.is_call and m.reasoning]
+    assert len(calls) == 53
+
+
+def test_thinking_that_is_no_text_is_an_error():
+    answer = {"role": "assistant", "content": "a", "reasoning_content": 5}
+    problem = one({"messages": [{"role": "user", "content": "q"}, answer]})
+    assert problem.rule == "not-text"
+    assert "reasoning_content of message 2 is 5" in problem.text

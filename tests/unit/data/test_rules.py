@@ -141,3 +141,14 @@ def test_the_quick_look_passes_over_no_finding(text):
     patterns = (SURROGATES, CONTROL_CHARACTERS, CONTROL_SPELLINGS, PLACEHOLDERS)
     if "�" in text or any(pattern.search(text) for pattern in patterns):
         assert _SUSPICIOUS.search(text)
+
+
+def test_half_a_surrogate_in_the_thinking_is_an_error_and_merging_keeps_both_thoughts():
+    answers = (
+        Message(role="assistant", content="a", reasoning="一"),
+        Message(role="assistant", content="b", reasoning="二\ud83d"),
+    )
+    dialogue = Conversation(messages=(Message(role="user", content="q"), *answers), source="x:1")
+    assert "lone-surrogate" in [problem.rule for problem in check(dialogue)]
+    merged, _ = repair(dialogue, ["merge"])
+    assert merged.messages[1].reasoning == "一\n二\ud83d"
