@@ -20,6 +20,9 @@ class TokenText:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        # Ours keep control spellings apart from control tokens. Others would read what they show
+        # as control tokens, so a model that makes some up has them left out.
+        self._skips = not hasattr(tokenizer, "encode_text")
         self._ids: list[int] = []
         self._from, self._given = 0, 0  # decoding starts at _from; up to _given is given out
 
@@ -45,7 +48,7 @@ class TokenText:
         return self._decode(self._ids[self._from :])[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids)) if ids else ""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=self._skips)) if ids else ""
 
 
 class AnswerText:

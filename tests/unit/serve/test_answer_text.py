@@ -6,6 +6,7 @@ import pytest
 
 from glmforge.assets import asset_path
 from glmforge.models import load_tokenizer
+from glmforge.models.stock_tokenizer import stock_tokenizer
 from glmforge.serve.answer_text import AnswerText, TokenText
 from glmforge.tool_calls import ToolCall
 
@@ -45,6 +46,14 @@ def test_a_character_of_several_tokens_comes_whole_and_a_cut_one_not_at_all(toke
     pieces = pieces_of(tokenizer, ids)
     assert [piece for piece in pieces if piece][-1] == "😀"
     assert "".join(pieces_of(tokenizer, ids[:-1])) == "a"
+
+
+def test_stock_tokenizers_have_made_up_control_tokens_left_out(tokenizer):
+    """Else the answer, given back as history, would be refused or read as control tokens."""
+    stock = stock_tokenizer(tokenizer)
+    made_up = stock.convert_tokens_to_ids("<|system|>")
+    ids = [*stock("你好")["input_ids"], made_up, *stock("吗")["input_ids"]]
+    assert "".join(pieces_of(stock, ids)).replace(" ", "") == "你好吗"
 
 
 def shown(tokenizer, text, **options):
