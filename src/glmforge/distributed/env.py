@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from glmforge.errors import LaunchError
@@ -63,6 +64,13 @@ def read_secret(name: str) -> str | None:
     Keys are never settings: those are printed, and written into run directories.
     """
     return os.environ.get(name) or None
+
+
+def modelscope_caches() -> tuple[Path, ...]:
+    """Return the folders that ModelScope's client may keep OWNER/NAME in, newest habit first."""
+    named = os.environ.get("MODELSCOPE_CACHE")
+    root = Path(named) if named else Path.home() / ".cache" / "modelscope"
+    return (root / "models", root / "hub" / "models", root / "hub", root)
 
 
 @contextmanager

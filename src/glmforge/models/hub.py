@@ -1,14 +1,17 @@
 """From what a user names to a local directory: a path, a cached hub model, or a download.
 
-Owns the only download of the package. A hub id is looked for in the caches of Hugging Face and
-ModelScope first; else weights, config and tokenizer files are fetched by huggingface_hub, never
-a .py file. Without a network the error gives the commands to run where there is one.
+Owns the only download of the package. A hub id is looked for in the caches of ModelScope and
+Hugging Face first, where only a whole copy counts; else weights, config and tokenizer files are
+fetched by huggingface_hub, never a .py file. Without a network the error gives the commands to run
+where there is one.
 """
 
 import re
 from pathlib import Path
 
+from glmforge.distributed.env import modelscope_caches
 from glmforge.errors import ModelError
+from glmforge.models.weights import weight_files
 
 _SMALL = ("*.json", "*.jinja", "tokenizer.model", "ice_text.model", "vocab.txt", "merges.txt")
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -33,36 +36,74 @@ def resolve_directory(name: str | Path, *, weights: bool = True) -> Path:
         raise ModelError(f"{path}: a file; give the directory of the model that it is in")
     if not _HUB_ID.fullmatch(str(name)):
         raise ModelError(f"{name}: no such directory; give the directory of a model or a hub id")
-    return _modelscope_cached(str(name)) or _from_hugging_face(str(name), weights)
+    cached = (*_modelscope_cached(str(name)), *_hugging_face_cached(str(name)))
+    whole = next((found for found in cached if _what_is_missing(found, weights) is None), None)
+    return whole or _downloaded(str(name), weights)
 
 
-def _modelscope_cached(hub_id: str) -> Path | None:
-    # ModelScope writes dots of a name as three underscores, and moved its folder once.
-    owner, model = hub_id.split("/")
-    root = Path.home() / ".cache" / "modelscope" / "hub"
-    for folder in (root / "models", root):
-        for spelling in (model, model.replace(".", "___")):
-            found = folder / owner / spelling
-            if (found / "config.json").is_file():
-                return found
+def _what_is_missing(directory: Path, weights: bool) -> str | None:
+    """Say what a cached directory lacks, None where it is whole.
+
+    Without weights asked for, one that has them is whole as well: a base may have no tokenizer.
+    """
+    if not (directory / "config.json").is_file():
+        return "no config.json"
+    if not weights and (directory / "tokenizer_config.json").is_file():
+        return None
+    try:
+        weight_files(directory)
+    except ModelError as error:
+        return error.problems[0]
     return None
 
 
-def _from_hugging_face(hub_id: str, weights: bool) -> Path:
+def _modelscope_cached(hub_id: str) -> list[Path]:
+    # ModelScope writes dots of a name as three underscores.
+    owner, model = hub_id.split("/")
+    spellings = dict.fromkeys((model, model.replace(".", "___")))
+    places = [root / owner / name for root in modelscope_caches() for name in spellings]
+    return [place for place in places if place.is_dir()]
+
+
+def _hugging_face_cached(hub_id: str) -> list[Path]:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return [Path(snapshot_download(hub_id, local_files_only=True))]
+    except LocalEntryNotFoundError:
+        return []
+
+
+def _downloaded(hub_id: str, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     wanted = [*_SMALL, *(_WEIGHTS if weights else ())]
     try:
-        return Path(
+        found = Path(
             snapshot_download(hub_id, allow_patterns=wanted, ignore_patterns=list(_REFUSED))
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = (
+            f"no such directory, not whole in the local caches, no answer of the hub: {first_line}"
+        )
+        raise ModelError(_commands(hub_id, reason)) from error
+    # Without a network the hub's client gives what it has, whole or not.
+    missing = _what_is_missing(found, weights) if weights else None
+    if missing:
         raise ModelError(
-            f"{hub_id}: no such directory, not in the local caches, and the hub gave no answer "
-            f"({first_line}). Where there is a network, run\n"
-            f'  hf download {hub_id} --exclude "*.py" --local-dir {hub_id.split("/")[1]}\n'
-            f"  modelscope download --model {hub_id} --local_dir {hub_id.split('/')[1]}\n"
-            "(either one) and give that directory"
-        ) from error
+            _commands(hub_id, f"not whole in the local caches nor on the hub: {missing}")
+        )
+    return found
+
+
+def _commands(hub_id: str, reason: str) -> str:
+    folder = hub_id.split("/")[1]
+    return (
+        f"{hub_id}: {reason}. Where there is a network, run\n"
+        f'  hf download {hub_id} --exclude "*.py" --local-dir {folder}\n'
+        f"  modelscope download --model {hub_id} --local_dir {folder}\n"
+        "(either one) and give that directory"
+    )

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import pickle
-import shutil
-import socket
 
 import pytest
 import torch
@@ -12,11 +10,10 @@ from generations import DECODER_KEYS, FIRST_GENERATION, GENERATIONS, TRANSFORMER
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging
-from vocabularies import write_bpe
 from weight_layouts import rewrite
 
 from glmforge.errors import ModelError
-from glmforge.models import load_config, load_model, load_tokenizer, new_model
+from glmforge.models import load_config, load_model, new_model
 from glmforge.models.configuration import ChatGLMConfig
 from glmforge.models.loading import load_model_in_parts, unfilled_model
 from glmforge.models.weights import fill, stored_tensors, stream_tensors, weight_files
@@ -136,55 +133,6 @@ class TestVendorExports:
         keys = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(json.dumps({**keys, "quantization_bit": value}), encoding="utf-8")
         assert load_model(directory).config.family == "chatglm3"
-
-
-class TestNames:
-    def test_a_missing_directory_is_named(self, tmp_path):
-        with pytest.raises(ModelError, match="no such directory"):
-            load_config(tmp_path / "nothing")
-
-    def test_a_file_is_no_directory(self, directory):
-        with pytest.raises(ModelError, match="a file; give the directory"):
-            load_config(directory / "config.json")
-
-    def test_a_hub_id_is_found_in_the_modelscope_cache(self, directory, tmp_path, monkeypatch):
-        monkeypatch.setenv("HOME", str(tmp_path))
-        cached = tmp_path / ".cache/modelscope/hub/models/ZhipuAI/chatglm3-6b"
-        shutil.copytree(directory, cached)
-        assert load_config("ZhipuAI/chatglm3-6b").family == "chatglm3"
-        write_bpe(cached)
-        assert load_tokenizer("ZhipuAI/chatglm3-6b").family == "chatglm3"
-
-    def test_a_tokenizer_is_downloaded_without_weights_and_nothing_with_code(
-        self, directory, monkeypatch
-    ):
-        asked = []
-
-        def download(hub_id, *, allow_patterns, ignore_patterns):
-            asked.append((hub_id, allow_patterns, ignore_patterns))
-            return str(write_bpe(directory))
-
-        monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-        load_tokenizer("someone/a-model")
-        load_model("someone/a-model")
-        (small, refused), (whole, _) = [(allow, ignore) for _, allow, ignore in asked]
-        assert "tokenizer.model" in small
-        assert not {"*.safetensors", "*.bin"} & set(small)
-        assert {"*.safetensors", "*.bin"} <= set(whole)
-        assert "*.py" in refused
-        assert not any(pattern.endswith(".py") for pattern in whole)
-
-    def test_without_a_network_the_error_gives_both_commands(self, tmp_path, monkeypatch):
-        def unreachable(*_: object, **__: object) -> None:
-            raise OSError("no route to host")
-
-        monkeypatch.setenv("HOME", str(tmp_path))
-        monkeypatch.setattr(socket, "getaddrinfo", unreachable)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(ModelError) as error:
-            load_config("someone/no-such-model")
-        assert 'hf download someone/no-such-model --exclude "*.py"' in str(error.value)
-        assert "modelscope download --model someone/no-such-model" in str(error.value)
 
 
 @pytest.mark.parametrize("generation", [*GENERATIONS, *FIRST_GENERATION, *TRANSFORMERS_OWN])
