@@ -8,7 +8,11 @@ import signal
 
 PASSED_ON = (1, 2, 75, 130)
 """Exit codes by which a rank says on purpose what happened (errors.py); the launcher repeats them.
-Any other end of a rank is a death: exit status 4."""
+Any other end of a rank but `BUG` is a death: exit status 4."""
+
+BUG = 3
+"""Our own bug, which a rank has reported: also the launcher's exit status. It is not passed on like
+those above, for the peers of a dead rank end with it too, in the collective that they shared."""
 
 STOPPED = 75
 INTERRUPTED = 130

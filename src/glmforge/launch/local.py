@@ -47,7 +47,7 @@ def launch_local(
         record: the run directory, where a dead rank is written into final.json.
 
     Returns:
-        0, or the exit status by which the first failing rank said what happened (1, 2, 75, 130).
+        0, or the exit status by which the first failing rank said what happened (1, 2, 3, 75, 130).
 
     Raises:
         LaunchError: before anything starts: GPUs, address or port do not fit.

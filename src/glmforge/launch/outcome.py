@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from glmforge.errors import RankFailed
-from glmforge.launch.endings import INTERRUPTED, PASSED_ON, STOPPED, ending_in_words, urgency
+from glmforge.launch.endings import BUG, INTERRUPTED, PASSED_ON, STOPPED, ending_in_words, urgency
 from glmforge.launch.failures import Report
 from glmforge.launch.link import Failure
 from glmforge.launch.watch import RankProcess, Watched
@@ -64,9 +64,22 @@ def conclude(
     lines = tail.last_lines() if tail is not None and not first.text else []
     shown = "\nIts last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
     _record(record, rank=first.rank, code=first.code, host=host, words=words, lines=lines)
-    raise RankFailed(
-        f"{words}. It was the first to fail, on {host}; the other ranks were ended{shown}"
+    return _ended(
+        first.code,
+        f"{words}. It was the first to fail, on {host}; the other ranks were ended{shown}",
     )
+
+
+def _ended(code: int, text: str) -> int:
+    """Return the status of a run that a bug ended; any other end of a rank is its death.
+
+    Raises:
+        RankFailed: a rank died.
+    """
+    if code != BUG:
+        raise RankFailed(text)
+    say(f"error: {text}")
+    return BUG
 
 
 def _conclude_heard(heard: Failure, total: int, record: Path | None) -> int:
@@ -83,9 +96,11 @@ def _conclude_heard(heard: Failure, total: int, record: Path | None) -> int:
         say(f"launch: {words} on {heard.host}, whose output says why")
         return heard.code
     _record(record, rank=heard.rank, code=heard.code, host=heard.host, words=words, lines=[])
-    raise RankFailed(
-        f"{words}. It was the first to fail, on {heard.host}, whose output has its last lines; the "
-        "ranks of this machine were ended"
+    has = "report" if heard.code == BUG else "last lines"
+    return _ended(
+        heard.code,
+        f"{words}. It was the first to fail, on {heard.host}, whose output has its {has}; the "
+        "ranks of this machine were ended",
     )
 
 

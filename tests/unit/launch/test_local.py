@@ -155,13 +155,16 @@ def test_the_crash_of_a_peer_is_not_shown_beside_the_report_of_the_cause(
     assert capfd.readouterr().err == "error: rank 0: bad\n"
 
 
-def test_a_crash_of_its_own_is_shown_and_makes_rank_failed(
+def test_our_own_bug_is_shown_and_ends_the_launcher_with_3(
     impatient: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """4 is for ranks that die."""
     crash = REPORT.format(code=3, text="Traceback ...", then="sys.exit(3)")
-    with pytest.raises(RankFailed, match="rank 0 of 2 ended with exit status 3"):
-        ranks(crash, WAIT)
-    assert capfd.readouterr().err == "Traceback ...\n"
+    assert ranks(crash, WAIT) == 3
+    shown, _, rest = capfd.readouterr().err.partition("\n")
+    assert shown == "Traceback ..."
+    assert rest.startswith("error: rank 0 of 2 ended with exit status 3. It was the first to fail")
+    assert "Its last lines" not in rest
 
 
 def test_a_rank_that_reported_but_hangs_while_ending_is_ended(impatient: None) -> None:

@@ -195,6 +195,17 @@ def test_a_rank_that_dies_ends_the_ranks_of_both_machines(machines: Machines, dy
     assert "the ranks of this machine were ended" in results[1 - dying][1]
 
 
+def test_a_bug_on_one_machine_ends_both_with_3(machines: Machines) -> None:
+    """4 is for ranks that die."""
+    program = "sys.exit(3) if rank == 1 else time.sleep(60)"
+    one, two = machines(0, program), machines(1, program)
+    code, err = ended(one)
+    assert code == 3
+    assert "rank 1 of 2 ended with exit status 3" in err
+    assert "whose output has its report" in err
+    assert ended(two)[0] == 3
+
+
 def test_a_machine_that_goes_away_ends_the_other(machines: Machines, tmp_path: Path) -> None:
     """Its launcher is killed, its ranks with it."""
     program = f"open(r'{tmp_path}/' + str(rank), 'w').close()\ntime.sleep(60)"

@@ -30,7 +30,7 @@ class Others(Ranks):
     change: Any
 
     def gather_objects(self, value: Any) -> list[Any]:
-        host, mine = value
+        _, mine = value
         return [value, value, ("elsewhere", self.change(mine))]
 
 
