@@ -23,29 +23,70 @@ Items = Iterator[Record | Problem]
 
 
 def read_csv(path: Path, gbk: bool) -> Items:
-    """Yield the rows of a CSV or TSV file; its first line names the columns."""
+    """Yield the rows of a CSV or TSV file; its first line that is not blank names the columns.
+
+    Quotes are taken strictly, since a lenient reader lets one stray quote swallow the rows after
+    it into a single answer.
+    """
     csv.field_size_limit(1 << 30)
     with open_stream(path) as stream:
         lines = _DecodedLines(stream, path, gbk)
-        first = next(lines, "")
-        columns = csv_columns(first)
-        rows = csv.reader(lines, delimiter=_delimiter(first))
-        start = 2
+        first = next((line for line in lines if line.strip()), "")
+        columns, delimiter = csv_columns(first), _delimiter(first)
+        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        start = lines.number + 1
         while True:
+            row: list[str] | None = None
+            fault = ""
             try:
                 row = next(rows)
             except StopIteration:
                 break
             except csv.Error as error:
-                yield _problem(f"{path.name}:{start}", "not-csv", f"the row is no CSV ({error})")
-                start = lines.number + 1
-                continue
+                fault = str(error)
             source, span = f"{path.name}:{start}", range(start, lines.number + 1)
             start = lines.number + 1
-            if lines.bad.isdisjoint(span):
+            if row is None:
+                yield _bad_quotes(source, span, fault)
+            elif _swallowed_rows(row, len(columns), delimiter):
+                yield _bad_quotes(source, span, "a cell that holds what look like rows")
+            elif lines.bad.isdisjoint(span):
                 yield from _csv_record(row, columns, source)
             yield from lines.take_problems()
         yield from lines.take_problems()
+
+
+def _bad_quotes(source: str, span: range, what: str) -> Problem:
+    """The problem of a row whose quotes do not match; ``what`` is the csv module's word for it."""
+    text = f"the row is no CSV ({what})"
+    if what == "unexpected end of data":
+        text = "a quote that is opened in this row is never closed; nothing after it was read"
+    elif len(span) > 1:
+        text += f"; lines {span[0]} to {span[-1]} were taken for one row"
+    advice = (
+        "close the quote at the end of its cell, and write a quote inside a quoted cell twice; "
+        "where the lines of a cell are meant so, give the data as JSON Lines"
+    )
+    return _problem(source, "not-csv", text, advice)
+
+
+def _swallowed_rows(row: list[str], columns: int, delimiter: str) -> bool:
+    """Whether a cell of several lines holds rows of the table, taken in by a stray quote.
+
+    All its inner lines (where there are none: the second, in a table of three columns and more)
+    have just the delimiters of a row, none of them followed by white space as in prose.
+    """
+
+    def is_row(line: str) -> bool:
+        cells = line.split(delimiter)
+        return len(cells) == columns and not any(cell[:1].isspace() for cell in cells)
+
+    for cell in row:
+        lines = cell.splitlines()
+        inner = lines[1:-1] or (lines[1:] if columns > 2 else [])
+        if columns > 1 and inner and all(map(is_row, inner)):
+            return True
+    return False
 
 
 class _DecodedLines:
@@ -83,9 +124,10 @@ class _DecodedLines:
 def _csv_record(row: list[str], columns: list[str], source: str) -> Items:
     if not any(cell.strip() for cell in row):
         return
-    if len(row) > len(columns):
+    if len(row) != len(columns):
         text = f"the row has {len(row)} cells for {len(columns)} columns"
-        yield _problem(source, "not-csv", text, "quote cells that hold the delimiter")
+        advice = "quote cells that hold the delimiter, and write empty cells out"
+        yield _problem(source, "not-csv", text, advice)
         return
     yield Record(source=source, value={k: _cell(k, cell) for k, cell in zip(columns, row)})
 
@@ -100,7 +142,8 @@ def _cell(column: str, cell: str) -> Any:
 
 
 def _delimiter(header: str) -> str:
-    return "\t" if "\t" in header else ","
+    """What divides the cells: the first of tab, comma and semicolon that the header holds."""
+    return next((mark for mark in "\t,;" if mark in header), ",")
 
 
 def csv_columns(first_line: str) -> list[str]:

@@ -1,0 +1,77 @@
+"""Tables: every row is a record or a problem, and no stray quote joins rows."""
+
+import csv
+import io
+
+import pytest
+
+from glmforge.data import Problem, read_conversations
+from glmforge.data.sources import ReadOptions, iterate
+
+HEADER = "instruction,input,output\n"
+
+
+def read(path, text):
+    """(conversations, problems) of a table."""
+    path.write_text(text, encoding="utf-8")
+    items = list(iterate(path, ReadOptions()))
+    problems = [item for item in items if isinstance(item, Problem)]
+    return [item for item in items if not isinstance(item, Problem)], problems
+
+
+def rows(first, last):
+    return "".join(f"问{n},,答{n}\n" for n in range(first, last))
+
+
+def test_a_quote_that_is_never_closed_swallows_nothing_in_silence(tmp_path):
+    text = HEADER + rows(0, 20) + '问题,,"未闭合的回答\n' + rows(20, 40)
+    good, (problem,) = read(tmp_path / "a.csv", text)
+    assert len(good) == 20
+    assert (problem.source, problem.rule) == ("a.csv:22", "not-csv")
+    assert "never closed; nothing after it was read" in problem.text
+
+
+@pytest.mark.parametrize(
+    "last", ['问题,,"引号开头"的回答\n', '问题,,回答"\n', '"问题",,回答\n', '问题,,"回答"\n']
+)
+def test_two_stray_quotes_never_make_one_answer_of_the_rows_between(tmp_path, last):
+    text = HEADER + rows(0, 3) + '问题,,"未闭合\n' + rows(3, 9) + last + rows(9, 12)
+    good, problems = read(tmp_path / "a.csv", text)
+    assert problems[0].source == "a.csv:5"
+    assert "lines 5 to 12 were taken for one row" in problems[0].text
+    assert len(good) == 6
+    assert all("\n" not in m.content for c in good for m in c.messages)
+
+
+def test_text_after_a_closing_quote_is_a_problem_not_a_lost_quote(tmp_path):
+    good, (problem,) = read(tmp_path / "a.tsv", 'query\tresponse\n问\t"喂"这个词\n问\t他说"好"\n')
+    assert problem.source == "a.tsv:2"
+    assert "write a quote inside a quoted cell twice" in problem.advice
+    assert good[0].messages[1].content == '他说"好"'
+
+
+@pytest.mark.parametrize("columns", [2, 3])
+def test_answers_of_several_lines_come_out_as_they_were_written(tmp_path, columns):
+    answers = [
+        "一，\n二\n三", "First, this.\nThen, that.\nLast, those.", 'a "b", c\n\nd', "code(a,b)\nend",
+    ]  # fmt: skip
+    file = io.StringIO()
+    names = ["query", "id", "response"] if columns == 3 else ["query", "response"]
+    csv.writer(file).writerows([names, *([*"问x"[: columns - 1], text] for text in answers)])
+    good, problems = read(tmp_path / "a.csv", file.getvalue())
+    assert problems == []
+    assert [c.messages[1].content for c in good] == [text.replace("\r", "") for text in answers]
+
+
+def test_a_short_row_is_named_with_its_cells(tmp_path):
+    _, (problem,) = read(tmp_path / "a.csv", HEADER + "问,\n" + "问,,答\n")
+    assert problem.source == "a.csv:2"
+    assert "the row has 2 cells for 3 columns" in problem.text
+
+
+def test_blank_lines_before_the_header_and_semicolons_are_no_obstacle(tmp_path):
+    for text in ("\n \nquery,response\n问,答\n", "\n\nquery;response\n问;答\n"):
+        path = tmp_path / "a.csv"
+        path.write_text(text, encoding="utf-8")
+        (found,) = read_conversations(path)
+        assert (found.source, found.messages[0].content) == ("a.csv:4", "问")
