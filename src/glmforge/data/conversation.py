@@ -83,7 +83,8 @@ class Problem:
     level: Level = "error"
 
     def __str__(self) -> str:
-        return shown(f"{self.source}: {self.text} [{self.rule}]; {self.advice}")
+        place = f"{self.source}: " if self.source else ""
+        return shown(f"{place}{self.text} [{self.rule}]; {self.advice}")
 
 
 def turn_starts(messages: tuple[Message, ...]) -> list[int]:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from glmforge.data.conversation import Conversation, Problem, without_trailing_user
 from glmforge.data.encoder import TokenizerLike
-from glmforge.data.rules import check
+from glmforge.data.rules import faults_of
 from glmforge.data.segments import IGNORED, Ids, Inexpressible, Labels, row_arrays
-from glmforge.data.templates import LABELS, template_for
+from glmforge.data.templates import LABELS, nothing_trained, template_for
 from glmforge.data.truncation import POLICIES, Fitted, Limit, Truncation, fit
 from glmforge.errors import DataError
 
@@ -271,11 +271,6 @@ def _encode_batch(
             yield _encode_one(conversation, limit, truncation, counts)
 
 
-def faults_of(conversation: Conversation) -> list[Problem]:
-    """The problems for which a record cannot be trained on."""
-    return [problem for problem in check(conversation) if problem.level == "error"]
-
-
 def _encode_one(
     conversation: Conversation, limit: Limit, truncation: Truncation, counts: Counts
 ) -> tuple[list[Example], list[Problem]]:
@@ -288,11 +283,7 @@ def _encode_one(
     try:
         fitted = fit(conversation, limit, truncation)
         if not fitted.rows and fitted.outcome != "dropped":
-            raise Inexpressible(
-                "nothing-trained",
-                f"with labels {limit.labels} none of its tokens is trained",
-                "remove the record, or a mark that says not to train",
-            )
+            raise nothing_trained(limit.labels)
     except Inexpressible as error:
         counts.skipped += 1
         problem = Problem(

@@ -57,6 +57,11 @@ def check(conversation: Conversation) -> list[Problem]:
     ]
 
 
+def faults_of(conversation: Conversation) -> list[Problem]:
+    """The problems for which a record cannot be trained on."""
+    return [problem for problem in check(conversation) if problem.level == "error"]
+
+
 def _order_findings(messages: Sequence[Message]) -> Iterator[_Finding]:
     if not messages:
         yield "empty-record", "it has no messages", "remove the record", "error"

@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 
 from glmforge.data.conversation import Conversation, Problem
-from glmforge.data.examples import faults_of
 from glmforge.data.reading import Record, decode, is_plain_json_lines, parse
+from glmforge.data.rules import faults_of
 from glmforge.data.sources import Paths, ReadOptions, convert, data_files, iterate
 
 _HEAD_LINES = 200

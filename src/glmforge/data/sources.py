@@ -21,7 +21,6 @@ from glmforge.data.examples import (
     ExampleSet,
     OnError,
     encode_many,
-    faults_of,
     finished,
     limit_of,
     problems_error,
@@ -29,7 +28,7 @@ from glmforge.data.examples import (
 from glmforge.data.formats import find_format, to_conversations
 from glmforge.data.hub import is_hub_name, read_hub
 from glmforge.data.reading import DAMAGE, Record, damaged, open_stream, read_json_records
-from glmforge.data.rules import REPAIRS, repair
+from glmforge.data.rules import REPAIRS, faults_of, repair
 from glmforge.data.segments import Labels
 from glmforge.data.shapes import ShapeOptions
 from glmforge.data.truncation import Truncation

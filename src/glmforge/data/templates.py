@@ -10,11 +10,18 @@ from typing import Any
 
 from glmforge.data import role_templates, round_templates
 from glmforge.data.chat_template import ChatTemplate
-from glmforge.data.conversation import Conversation, Message, turn_starts, without_trailing_user
+from glmforge.data.conversation import (
+    Conversation,
+    Message,
+    Problem,
+    turn_starts,
+    without_trailing_user,
+)
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.role_templates import RoleTemplate
 from glmforge.data.round_templates import RoundTemplate
-from glmforge.data.segments import Labels, Row, Template, row_arrays
+from glmforge.data.rules import faults_of
+from glmforge.data.segments import Inexpressible, Labels, Row, Template, row_arrays
 from glmforge.data.shapes import ShapeOptions, Unreadable, read_messages, read_tools
 from glmforge.errors import DataError
 
@@ -61,8 +68,8 @@ def conversation_of(
                 tools = next((found for found in carried if found), None)
         return Conversation(messages=tuple(own), tools=read_tools(tools), source=source)
     except Unreadable as error:
-        place = f"{source}: " if source else ""
-        raise DataError(f"{place}{error.text} [{error.rule}]; {error.advice}") from error
+        problem = Problem(source=source, rule=error.rule, text=error.text, advice=error.advice)
+        raise DataError(str(problem)) from error
 
 
 def trained_flags(conversation: Conversation, labels: Labels) -> list[bool]:
@@ -88,6 +95,15 @@ def render(conversation: Conversation, template: Template, labels: Labels) -> li
     return [row for row in rows if any(segment.trained for segment in row)]
 
 
+def nothing_trained(labels: Labels) -> Inexpressible:
+    """The error for a dialogue of which these labels train no token."""
+    return Inexpressible(
+        "nothing-trained",
+        f"with labels {labels} none of its tokens is trained",
+        "remove the record, or a mark that says not to train",
+    )
+
+
 def encode_rows(
     messages: Messages,
     tokenizer: TokenizerLike,
@@ -106,14 +122,19 @@ def encode_rows(
         (input_ids, labels) pairs; labels unshifted, -100 = not trained.
 
     Raises:
-        DataError: a message cannot be read, or the family cannot express it.
+        DataError: a message cannot be read, the dialogue breaks a rule (the findings of training,
+            all of them), the family cannot express it, or no token of it is trained.
     """
     if labels not in LABELS:
         raise DataError(f"labels {labels!r} is unknown; use one of {', '.join(LABELS)}")
     conversation = conversation_of(messages, tools)
+    if faults := faults_of(conversation):
+        raise DataError([str(fault) for fault in faults])
     if labels != "official":
         conversation, _ = without_trailing_user(conversation)
     rows = render(conversation, template_for(tokenizer), labels)
+    if not rows:
+        raise nothing_trained(labels)
     arrays = [row_arrays(row) for row in rows]
     return [(ids.tolist(), targets.tolist()) for ids, targets in arrays]
 
@@ -129,12 +150,9 @@ def encode_conversation(
     all of them).
 
     Raises:
-        DataError: a message cannot be read, or no assistant message is left to train on.
+        DataError: as ``encode_rows``.
     """
-    rows = encode_rows(messages, tokenizer, tools)
-    if not rows:
-        raise DataError("the dialogue holds no assistant message to train on; add the answer")
-    return rows[-1]
+    return encode_rows(messages, tokenizer, tools)[-1]
 
 
 def generation_prompt(

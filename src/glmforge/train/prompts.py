@@ -16,7 +16,7 @@ from glmforge.config.paths import sources_of
 from glmforge.config.schema import DataSettings
 from glmforge.data import Conversation, generation_prompt
 from glmforge.data.conversation import Message
-from glmforge.data.examples import faults_of
+from glmforge.data.rules import faults_of
 from glmforge.data.sources import ReadOptions, iterate
 from glmforge.data.splitting import Split
 from glmforge.train.samples import SamplePrompt

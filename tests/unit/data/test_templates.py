@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glmforge.data import encode_conversation, encode_rows, generation_prompt
+from glmforge.data import build_examples, encode_conversation, encode_rows, generation_prompt
+from glmforge.data.templates import conversation_of
 from glmforge.errors import DataError
 
 FAMILIES = ["chatglm", "chatglm2", "chatglm3", "glm4"]
@@ -158,7 +159,7 @@ def test_tools_in_a_generation_without_tools_are_refused_with_the_way_out(stub, 
 
 
 def test_a_dialogue_without_an_answer_is_refused(stub):
-    with pytest.raises(DataError, match="no assistant message to train on"):
+    with pytest.raises(DataError, match="no assistant message, so nothing to train on"):
         encode_conversation([{"role": "user", "content": "a"}], stub["chatglm3"])
 
 
@@ -173,3 +174,40 @@ def test_the_encoders_are_public(stub):
     messages = dialogue([("a", "b")])
     rows = glmforge.encode_rows(messages, stub["chatglm3"])
     assert rows == [glmforge.encode_conversation(messages, stub["chatglm3"])]
+
+
+USER, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+OBSERVED = {"role": "observation", "content": "o"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "rule"),
+    [
+        ([], "empty-record"),
+        ([USER], "no-assistant"),
+        ([USER, {"role": "assistant", "content": ""}], "empty-content"),
+        ([ANSWER], "role-order"),
+        ([USER, USER, ANSWER], "role-order"),
+        ([USER, ANSWER, ANSWER], "role-order"),
+        ([USER, ANSWER, {"role": "system", "content": "s"}, USER, ANSWER], "system-in-the-middle"),
+        ([USER, OBSERVED, ANSWER], "observation-without-call"),
+        ([{"role": "user", "content": "\ud83d"}, ANSWER], "lone-surrogate"),
+        ([USER, {**ANSWER, "train": False}], "nothing-trained"),
+    ],
+)
+@pytest.mark.parametrize("encode", [encode_rows, encode_conversation])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_public_encoders_refuse_what_training_refuses(stub, family, encode, messages, rule):
+    with pytest.raises(DataError, match=rf"\[{rule}\]") as caught:
+        encode(messages, stub[family])
+    record = conversation_of(messages)
+    with pytest.raises(DataError) as refused:
+        build_examples([record], stub[family], max_length=64)
+    assert refused.value.problems == caught.value.problems
+
+
+def test_a_last_turn_that_is_not_trained_leaves_nothing_under_last_turn(stub):
+    messages = [USER, ANSWER, USER, {**ANSWER, "train": False}]
+    assert encode_rows(messages, stub["chatglm3"])
+    with pytest.raises(DataError, match=r"\[nothing-trained\]"):
+        encode_rows(messages, stub["chatglm3"], labels="last_turn")
