@@ -27,6 +27,8 @@ from glmforge.models.layouts import (
 _PREFIX = "base_model.model."
 _A, _B = "lora_A.weight", "lora_B.weight"
 _PARTS = 3
+_FUSED = "query_key_value"
+_PATTERNS = ("rank_pattern", "alpha_pattern")
 
 Adapter = tuple[dict[str, Tensor], dict[str, Any]]
 """Tensors and config of an adapter, as PEFT writes them."""
@@ -45,7 +47,7 @@ def adapter_to_transformers(
     Raises:
         AdapterError: a tensor is of no module of the table, or ranks differ by pattern.
     """
-    _check(adapter_config)
+    _check(adapter_config, "chatglm")
     converted: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         place = _placed(name, "chatglm")
@@ -72,7 +74,7 @@ def adapter_to_chatglm(
         AdapterError: a tensor is of no module of the table, ranks differ by pattern, or a part
             of a fused module that cannot be filled with zeros is not there.
     """
-    _check(adapter_config)
+    _check(adapter_config, "glm")
     converted: dict[str, Tensor] = {}
     fused: dict[tuple[int, str], dict[str, dict[int, Tensor]]] = {}
     for name, tensor in tensors.items():
@@ -88,21 +90,46 @@ def adapter_to_chatglm(
         for leaf, tensor in _fuse(leaves, fused_rows(config), shared_a).items():
             place = Place(row=row, part=0, layer=layer, leaf=leaf)
             converted[_PREFIX + chatglm_name(place)] = tensor
+    _refuse_unequal_parts(adapter_config, fused)
     new_config = _with_targets(adapter_config, converted, "glm")
     return converted, _with_rank(new_config, blocks)
 
 
-def _check(adapter_config: Mapping[str, Any]) -> None:
+def _check(adapter_config: Mapping[str, Any], source: str) -> None:
+    known = {name for row in MODULES for name in _short_names(row, source)}
     problems = [
-        f"adapter_config.json: {key} is set; only one rank and alpha for all modules can be "
-        "converted between layouts"
-        for key in ("rank_pattern", "alpha_pattern")
-        if adapter_config.get(key)
+        f"adapter_config.json: {key} names {name!r}; between layouts only ranks and alphas by the "
+        "name of a module can be converted"
+        for key in _PATTERNS
+        for name in adapter_config.get(key) or ()
+        if name not in known
     ]
     if adapter_config.get("peft_type", "LORA") != "LORA":
         problems.append(f"adapter_config.json: peft_type {adapter_config['peft_type']} is not LORA")
     if problems:
         raise AdapterError(problems)
+
+
+def _short_names(row: tuple[str, tuple[str, ...]], layout: str) -> list[str]:
+    """Return the last parts of a row's names in a layout."""
+    return [name.rsplit(".", 1)[-1] for name in ((row[0],) if layout == "chatglm" else row[1])]
+
+
+def _refuse_unequal_parts(
+    adapter_config: Mapping[str, Any],
+    fused: Mapping[tuple[int, str], Mapping[str, Mapping[int, Tensor]]],
+) -> None:
+    """Refuse parts of one fused module whose rank or alpha a pattern makes unlike."""
+    for row in {row for row, _ in fused}:
+        names = _short_names(MODULES[row], "glm")
+        adapted = {part for (r, _), x in fused.items() if r == row for part in x.get(_A, ())}
+        for key in _PATTERNS:
+            pattern = adapter_config.get(key) or {}
+            if len({pattern.get(names[part]) for part in adapted}) > 1:
+                raise AdapterError(
+                    f"adapter_config.json: {key} gives {', '.join(names)} different values; the "
+                    "fused module has one"
+                )
 
 
 def _placed(name: str, layout: str) -> Place:
@@ -172,20 +199,22 @@ def _with_targets(
     changed["target_modules"] = sorted(adapted)
     saved = adapter_config.get("modules_to_save")
     if saved:
-        renamed: list[str] = []
-        for old in saved:
-            renamed += _renamed_module(old, source)
-        changed["modules_to_save"] = renamed
+        renamed = [new for old in saved for new in _renamed_module(old, source)]
+        changed["modules_to_save"] = list(dict.fromkeys(renamed))
+    for key in _PATTERNS:
+        pattern = adapter_config.get(key) or {}
+        if pattern:
+            changed[key] = {
+                new: value for old, value in pattern.items() for new in _renamed_module(old, source)
+            }
     return changed
 
 
 def _renamed_module(name: str, source: str) -> list[str]:
-    for ours, theirs in MODULES:
-        short = [module.rsplit(".", 1)[1] if "." in module else module for module in theirs]
-        if source == "chatglm" and ours.rsplit(".", 1)[1] == name:
-            return short
-        if source == "glm" and name in short:
-            return [ours.rsplit(".", 1)[1]]
+    target = "glm" if source == "chatglm" else "chatglm"
+    for row in MODULES:
+        if name in _short_names(row, source):
+            return _short_names(row, target)
     raise AdapterError(f"modules_to_save: {name!r} is no module that both layouts have")
 
 
@@ -193,14 +222,16 @@ def _with_rank(adapter_config: dict[str, Any], blocks: int) -> dict[str, Any]:
     """Raise the rank of the fused module, leaving alpha / rank (or / sqrt(rank)) as it was."""
     if blocks == 1:
         return adapter_config
-    rank, alpha = adapter_config["r"], adapter_config["lora_alpha"]
+    ranks = dict(adapter_config.get("rank_pattern") or {})
+    alphas = dict(adapter_config.get("alpha_pattern") or {})
+    rank = ranks.pop(_FUSED, adapter_config["r"]) * blocks
     growth = math.sqrt(blocks) if adapter_config.get("use_rslora") else blocks
-    new_alpha = alpha * growth
-    new_alpha = int(new_alpha) if float(new_alpha).is_integer() else new_alpha
-    if adapter_config["target_modules"] == ["query_key_value"]:
-        return {**adapter_config, "r": rank * blocks, "lora_alpha": new_alpha}
+    alpha = alphas.pop(_FUSED, adapter_config["lora_alpha"]) * growth
+    alpha = int(alpha) if float(alpha).is_integer() else alpha
+    if adapter_config["target_modules"] == [_FUSED]:
+        return {**adapter_config, **{key: {} for key in _PATTERNS}, "r": rank, "lora_alpha": alpha}
     return {
         **adapter_config,
-        "rank_pattern": {"query_key_value": rank * blocks},
-        "alpha_pattern": {"query_key_value": new_alpha},
+        "rank_pattern": {**ranks, _FUSED: rank},
+        "alpha_pattern": {**alphas, _FUSED: alpha},
     }

@@ -197,11 +197,84 @@ class TestAdapters:
         difference = self.logits_with(theirs, tmp_path / "b", (tensors, config)) - expected
         assert difference.abs().max() <= TOLERANCE
 
-    def test_rank_patterns_and_other_methods_are_refused_at_once(self):
-        config = {"rank_pattern": {"dense": 2}, "alpha_pattern": {"dense": 2}, "peft_type": "IA3"}
+    @pytest.mark.parametrize("options", [{}, {"use_rslora": True}, {"use_dora": True}])
+    def test_what_we_wrote_comes_back(self, pair, tmp_path, options):
+        """The fused module gets a rank of its own, by a pattern; the way back reads it."""
+        ours, theirs = pair
+        every = (*self.SPLIT, "o_proj", "gate_up_proj", "down_proj")
+        expected, *adapter = self.trained(theirs, tmp_path / "a", every, **options)
+        base = load_config(ours)
+        fused = adapter_to_chatglm(*adapter, base)
+        assert fused[1]["rank_pattern"] == {"query_key_value": 12}
+        difference = self.logits_with(ours, tmp_path / "b", fused) - expected
+        assert difference.abs().max() <= TOLERANCE
+        again = adapter_to_transformers(*fused, base)
+        assert again[1]["rank_pattern"] == dict.fromkeys(self.SPLIT, 12)
+        difference = self.logits_with(theirs, tmp_path / "c", again) - expected
+        assert difference.abs().max() <= TOLERANCE
+        once_more = adapter_to_chatglm(*again, base)
+        assert once_more[1]["rank_pattern"] == {"query_key_value": 12}
+        difference = self.logits_with(ours, tmp_path / "d", once_more) - expected
+        assert difference.abs().max() <= TOLERANCE
+
+    @pytest.mark.parametrize("targets", [SPLIT, ("q_proj", "v_proj", "o_proj")])
+    def test_ranks_by_the_name_of_a_module_are_converted(self, pair, tmp_path, targets):
+        ours, theirs = pair
+        parts = [name for name in targets if name != "o_proj"]
+        expected, *adapter = self.trained(
+            theirs,
+            tmp_path / "a",
+            targets,
+            rank_pattern=dict.fromkeys(parts, 2),
+            alpha_pattern=dict.fromkeys(parts, 3),
+        )
+        fused = adapter_to_chatglm(*adapter, load_config(theirs))
+        difference = self.logits_with(ours, tmp_path / "b", fused) - expected
+        assert difference.abs().max() <= TOLERANCE
+
+    def test_parts_of_different_ranks_are_refused(self, pair, tmp_path):
+        _, theirs = pair
+        _, *adapter = self.trained(theirs, tmp_path / "a", self.SPLIT, rank_pattern={"q_proj": 2})
+        with pytest.raises(AdapterError, match="gives q_proj, k_proj, v_proj different values"):
+            adapter_to_chatglm(*adapter, load_config(theirs))
+
+    def test_other_patterns_and_methods_are_refused_at_once(self):
+        pattern = {"layers.1.self_attention.dense": 2, "dense": 4}
+        config = {"rank_pattern": pattern, "alpha_pattern": pattern, "peft_type": "IA3"}
         with pytest.raises(AdapterError) as error:
             adapter_to_transformers({}, config, None)
         assert len(error.value.problems) == 3
+
+    @pytest.mark.filterwarnings("ignore")  # PEFT's, while saving
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"bias": "lora_only"},
+            {"bias": "all"},
+            {"modules_to_save": ["output_layer", "word_embeddings"]},
+            {"target_modules": ["query_key_value", "word_embeddings"]},
+            {"target_modules": r".*\.(query_key_value|dense)"},
+            {"layers_to_transform": [1]},
+        ],
+    )
+    def test_whatever_peft_trains_goes_there_and_back(self, pair, tmp_path, options):
+        ours, theirs = pair
+        usual = {"target_modules": self.FUSED, "init_lora_weights": False}
+        config = self.peft.LoraConfig(r=4, lora_alpha=8, **{**usual, **options})
+        torch.manual_seed(11)
+        model = self.peft.get_peft_model(load_model(ours), config)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and "lora_" not in name:
+                parameter.data += 0.05 * torch.randn_like(parameter)
+        model.save_pretrained(tmp_path / "a")
+        expected, base = logits_of(model), load_config(ours)
+        split = adapter_to_transformers(*self.read(tmp_path / "a"), base)
+        difference = self.logits_with(theirs, tmp_path / "b", split) - expected
+        assert difference.abs().max() <= TOLERANCE
+        difference = (
+            self.logits_with(ours, tmp_path / "c", adapter_to_chatglm(*split, base)) - expected
+        )
+        assert difference.abs().max() <= TOLERANCE
 
     def test_layers_that_adapt_different_parts_are_refused(self, pair, tmp_path):
         _, theirs = pair
