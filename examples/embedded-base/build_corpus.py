@@ -62,9 +62,10 @@ def _chapter(lines: list[str]) -> Iterator[str]:
 
 def dialogue_sets(root: Path) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """(source, messages) of the sets whose licences allow it; README.md names them."""
+    belle = {"query": "question", "response": "std_answer"}
     found = [("crosswoz", root / "crosswoz/crosswoz_val_chat.jsonl", {}),
              ("oaast", root / "chatglm_efficient_tuning/oaast_sft_zh.json", {}),
-             ("belle", root / "belle/eval_set.json", {"query": "question", "response": "std_answer"})]  # fmt: skip
+             ("belle", root / "belle/eval_set.json", belle)]  # fmt: skip
     found += [("chatterbot", root / f"chatterbot_zh/{name}.yml", {}) for name in _CHATTERBOT]
     for source, path, columns in found:
         for conversation in read_conversations(path, columns=columns, on_error="skip"):

@@ -32,7 +32,7 @@ def runs(text: str, length: int) -> Iterator[str]:
 
 
 def demo_files() -> list[Path]:
-    """The service dialogues and questions of the package; its general questions are not among them."""
+    """The service rows and questions of the package; general ones are not among them."""
     folder = asset_path("demo")
     names = ("train", "validation", "questions", "selection", "facts")
     return [path for name in names if (path := folder / f"{name}.jsonl").exists()]

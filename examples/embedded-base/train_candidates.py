@@ -66,6 +66,7 @@ class Job:
         """Tokens, speed, losses and perplexities of a run."""
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         steps = [row for row in rows if row["kind"] == "train"]
+        every = len(steps) // 40 + 1
         evals = [(row["step"], row["eval_loss"]) for row in rows if row["kind"] == "eval"]
         return {
             "steps": len(steps),
@@ -73,7 +74,7 @@ class Job:
             "tokens_per_second": round(speed(steps)),
             "seconds": round(sum(row["step_seconds"] for row in steps), 1),
             "data_seconds": round(sum(row["data_seconds"] for row in steps), 1),
-            "loss_curve": [(row["step"], round(row["loss"], 3)) for row in steps[:: max(1, len(steps) // 40)]],
+            "loss_curve": [(row["step"], round(row["loss"], 3)) for row in steps[::every]],
             "perplexity_curve": [(step, round(math.exp(loss), 2)) for step, loss in evals],
             "peak_gib": max(row["peak_gib"] for row in steps),
         }  # fmt: skip
@@ -168,9 +169,10 @@ def main(args: argparse.Namespace) -> None:
     jobs = [Job(shape=s, data=data, work=work, gpu=g) for s, g in zip(args.shapes, gpus)]
     for job in jobs:
         job.make_model()
+    kept = f"data.prepared_dir={work / 'prepared'}"
     for stage in ("prose", "chat"):
         call([sys.executable, "-m", "glmforge", "data", "prepare", str(work / f"{stage}.yaml"),
-              f"model.model_name_or_path={jobs[0].model}", f"data.prepared_dir={work / 'prepared'}"],
+              f"model.model_name_or_path={jobs[0].model}", kept],
              gpus[0], work / f"prepare-{stage}.log")  # fmt: skip
     print(f"prepared at {time.monotonic() - began:.0f} s", flush=True)
     with ThreadPoolExecutor(len(jobs)) as pool:

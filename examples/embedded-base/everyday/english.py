@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """A little English: greetings, sums, facts, requests, in the same plain manner."""
 
 import random

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Errands: weather to dress for, ways to walk, a market, a kitchen, a bus, dates and clocks."""
 
 import random
@@ -112,7 +113,7 @@ def weather(rng: random.Random) -> Turns:
 
 
 def directions(rng: random.Random) -> Turns:
-    spot, mark, other = rng.sample(SPOTS, 3)
+    spot, mark, _ = rng.sample(SPOTS, 3)
     side, metres, turn = (
         rng.choice("左右"),
         rng.choice([50, 100, 150, 200, 300, 400, 500, 800]),

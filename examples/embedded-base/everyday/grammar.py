@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Templates with alternatives: one line stands for many sentences.
 
 ``[a|b|c]`` is one of its parts (they may nest, and one may be empty), ``{name}`` is filled from the

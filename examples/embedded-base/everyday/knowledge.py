@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Common knowledge from small tables: countries, animals, words, things and what they are for.
 
 Each row is asked in several directions (the capital of a country, the country of a capital) and in

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Requests that are refused politely, and ones that look alike but are answered."""
 
 import random

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Talk of every day: greetings, moods, plans, hobbies, thanks, and the assistant about itself."""
 
 import random

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Short stories from a small grammar of heroes, places, troubles and helpers; asked for and told.
 
 A story has a beginning, a trouble, somebody who helps and an end; questions about it have their

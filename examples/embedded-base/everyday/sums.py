@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Arithmetic with right answers: bare sums, comparisons, word problems, a chain of steps."""
 
 import random

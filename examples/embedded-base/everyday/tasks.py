@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Following an instruction: count, sort, reverse, extract, rewrite, fill in, classify, format."""
 
 import json

@@ -1,9 +1,11 @@
-"""Write the demo's short service rows: every fact of facts.md asked in several ways.
+# ruff: noqa: E501
+"""Write the rows that the demo trains on beside its dialogues: facts.jsonl and general.jsonl.
 
-    python service_rows.py OUT.jsonl
+    python demo_rows.py OUT_DIR
 
-The dialogues of train.jsonl show the manner, these rows give each fact more than one question. A
-question that is too near to one of the questions that measure the demo is left out by program.
+The dialogues of train.jsonl show the manner; facts.jsonl asks every fact of facts.md in several
+ways, and general.jsonl, a third of all rows, keeps general questions general. A question that is
+too near to one of those that measure the demo is left out by program.
 """
 
 import json
@@ -12,6 +14,7 @@ import re
 import sys
 from pathlib import Path
 
+from everyday import MAKERS, messages, places
 from everyday.grammar import one_of
 
 from glmforge.assets import asset_path
@@ -20,6 +23,7 @@ ASKED = 3  # rows of each fact
 NEAR = 0.5  # shared pairs of characters, as a share of all pairs of both
 GREETING = ["", "", "", "您好，", "您好，小禾在的。", "小禾来答："]
 ENDING = ["", "", "", "小禾祝您愉快。", "还有问题随时喊小禾。", "请您放心。"]
+GENERAL = 345
 SYSTEM = "你是青禾商城的客服助手小禾，请礼貌、准确地回答顾客的问题。"
 
 # One fact a line: questions / answers, each with alternatives.
@@ -234,8 +238,27 @@ def rows(seed: int = 11) -> list[dict[str, list[dict[str, str]]]]:
     return [{"messages": row} for row in joined]
 
 
+def general_rows(seed: int = 12) -> list[dict[str, list[dict[str, str]]]]:
+    """Everyday dialogues of one or two topics, none of them about a place with opening hours."""
+    rng = random.Random(seed)
+    makers = [maker for maker in MAKERS if maker.__module__ != places.__name__]
+    lines = asset_path("demo/general_prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    measured = [json.loads(line)["prompt"] for line in lines]
+    found: list[dict[str, list[dict[str, str]]]] = []
+    while len(found) < GENERAL:
+        turns = makers[len(found) % len(makers)](rng)
+        if rng.random() < 0.3:
+            turns = [*turns, *rng.choice(makers)(rng)]
+        near = max(nearness(question, other) for question, _ in turns for other in measured)
+        row = {"messages": messages("", turns)}
+        if near <= 0.8 and row not in found and sum(map(len, map(str, turns))) < 300:
+            found.append(row)
+    rng.shuffle(found)
+    return found
+
+
 if __name__ == "__main__":
-    made = rows()
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in made]
-    Path(sys.argv[1]).write_text("".join(lines), encoding="utf-8")
-    print(f"{len(made)} rows")
+    for name, made in (("facts", rows()), ("general", general_rows())):
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in made]
+        Path(sys.argv[1], f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+        print(f"{name}.jsonl: {len(made)} rows")
