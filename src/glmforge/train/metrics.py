@@ -120,7 +120,8 @@ class Recorder:
         self._trackers.scalars(eval_scalars(values), values["step"])
         if "eval_loss" in values:
             self.say(
-                f"step {values['step']}  eval_loss {values['eval_loss']:.4f} over "
+                f"step {values['step']}  eval_loss {values['eval_loss']:.4f} "
+                f"(perplexity {perplexity(values['eval_loss']):,.4g}) over "
                 f"{values['eval_tokens']:,} tokens"
             )
 
@@ -155,6 +156,11 @@ class Recorder:
         }
         self._file.write(json.dumps(finite, ensure_ascii=False) + "\n")
         self._file.flush()
+
+
+def perplexity(loss: float) -> float:
+    """The exponential of a loss in nats a token: infinite where it is too large for a number."""
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else math.inf
 
 
 def open_recorder(
