@@ -60,14 +60,41 @@ def conclude(
             say(f"launch: {words}")
         return first.code
     host = socket.gethostname()
-    tail = next((item.tail for item in ranks if item.rank == first.rank), None)
-    lines = tail.last_lines() if tail is not None and not first.text else []
-    shown = "\nIts last lines:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
-    _record(record, rank=first.rank, code=first.code, host=host, words=words, lines=lines)
+    speaker, lines = (first.rank, []) if first.text else _last_words(ranks, first.rank)
+    _record(
+        record, rank=first.rank, code=first.code, host=host, words=words, lines=lines, of=speaker
+    )
+    # Rank 0's own words may have gone to the terminal past us: they are above.
+    unseen = any(item.rank == first.rank and item.tail is None for item in ranks)
+    shown = "" if first.text or unseen else _shown(lines, first.rank, speaker)
     return _ended(
         first.code,
         f"{words}. It was the first to fail, on {host}; the other ranks were ended{shown}",
     )
+
+
+def _last_words(ranks: Sequence[RankProcess], rank: int) -> tuple[int, list[str]]:
+    """Return a rank's last lines, or those of the first rank here that has any, and whose they are.
+
+    Ranks other than 0 print next to nothing in a run: rank 0 tells how far all of them were.
+    """
+    own_first = sorted(ranks, key=lambda item: (item.rank != rank, item.rank))
+    for item in own_first:
+        if item.tail is not None and (lines := item.tail.last_lines()):
+            return item.rank, lines
+    return rank, []
+
+
+def _shown(lines: Sequence[str], rank: int, speaker: int) -> str:
+    """Put last lines under a message."""
+    if not lines:
+        return ". It had printed nothing"
+    title = (
+        ". Its last lines:"
+        if speaker == rank
+        else f". It had printed nothing; the last lines of rank {speaker}:"
+    )
+    return "\n".join([title, *(f"  {line}" for line in lines)])
 
 
 def _ended(code: int, text: str) -> int:
@@ -89,13 +116,13 @@ def _conclude_heard(heard: Failure, total: int, record: Path | None) -> int:
         RankFailed: a rank died there, or the machine went away.
     """
     if heard.rank < 0:
-        _record(record, rank=None, code=heard.code, host=heard.host, words=heard.text, lines=[])
+        _record(record, rank=None, code=heard.code, host=heard.host, words=heard.text)
         raise RankFailed(f"{heard.text}. The ranks of this machine were ended")
     words = f"rank {heard.rank} of {total} {ending_in_words(heard.code)}"
     if heard.code in PASSED_ON:
         say(f"launch: {words} on {heard.host}, whose output says why")
         return heard.code
-    _record(record, rank=heard.rank, code=heard.code, host=heard.host, words=words, lines=[])
+    _record(record, rank=heard.rank, code=heard.code, host=heard.host, words=words)
     has = "report" if heard.code == BUG else "last lines"
     return _ended(
         heard.code,
@@ -116,7 +143,14 @@ def first_failure(ranks: Sequence[RankProcess], reports: Mapping[int, Report]) -
 
 
 def _record(
-    directory: Path | None, *, rank: int | None, code: int, host: str, words: str, lines: list[str]
+    directory: Path | None,
+    *,
+    rank: int | None,
+    code: int,
+    host: str,
+    words: str,
+    lines: Sequence[str] = (),
+    of: int | None = None,
 ) -> None:
     """Write how the run ended into its directory, where the run had begun to write one."""
     if directory is None or not (directory / "config.yaml").is_file():
@@ -127,7 +161,8 @@ def _record(
         "host": host,
         "code": code,
         "problem": words,
-        "last_lines": lines,
+        "last_lines": list(lines),
+        "last_lines_of_rank": of,
     }
     temporary = directory / ".tmp-final.json"
     temporary.write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")

@@ -1,5 +1,6 @@
 """The launcher, with small programs in place of training: how ranks end decides how it ends."""
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from glmforge.launch.local import launch_local, run_ranks, run_without_gpus, thr
 WAIT = "import time; time.sleep(60)"
 
 
-def ranks(*programs: str, gpus: tuple[str, ...] | None = None) -> int:
+def ranks(*programs: str, gpus: tuple[str, ...] | None = None, record: Path | None = None) -> int:
     """Run one small Python program a rank; each sees `rank` and modules os, sys, signal, time."""
     cases = "\n".join(
         f"if rank == {rank}:\n" + "\n".join(f"    {line}" for line in program.splitlines())
@@ -25,7 +26,8 @@ def ranks(*programs: str, gpus: tuple[str, ...] | None = None) -> int:
     )
     code = f"import os, sys, signal, time\nrank = int(os.environ['RANK'])\n{cases}\n"
     placement = Placement(nproc=len(programs), gpus=gpus)
-    return run_ranks([sys.executable, "-c", code], placement, "127.0.0.1", 29999)
+    command = [sys.executable, "-c", code]
+    return run_ranks(command, placement, "127.0.0.1", 29999, record=record)
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ def test_a_killed_rank_is_named_with_its_signal_and_ends_the_others(impatient: N
     assert message.startswith("rank 1 of 2 died of signal 9 (SIGKILL): ended by the system")
     assert "memory (RAM) was full" in message
     assert "It was the first to fail, on " in message
-    assert message.endswith("; the other ranks were ended")
+    assert message.endswith("; the other ranks were ended. It had printed nothing")
 
 
 def test_the_last_twenty_lines_of_the_first_failing_rank_are_shown(impatient: None) -> None:
@@ -92,6 +94,37 @@ def test_the_last_twenty_lines_of_the_first_failing_rank_are_shown(impatient: No
     assert "/dev/shm is full" in message
     shown = message.partition("Its last lines:\n")[2].splitlines()
     assert shown == [f"  line {number}" for number in range(10, 30)]
+
+
+def test_a_rank_that_had_printed_nothing_is_shown_with_the_lines_of_another(
+    impatient: None, tmp_path: Path
+) -> None:
+    """In a run rank 0 alone prints, and tells how far all ranks were; final.json says whose."""
+    (tmp_path / "config.yaml").write_text("method: lora\n")
+    talk = f"print('step 7/9', file=sys.stderr, flush=True)\nopen(r'{tmp_path}/said', 'w').close()"
+    wait = f"while not os.path.exists(r'{tmp_path}/said'): time.sleep(0.01)"
+    with pytest.raises(RankFailed) as caught:
+        ranks(
+            f"{talk}\n{WAIT}",
+            f"{wait}\nos.kill(os.getpid(), signal.SIGKILL)",
+            record=tmp_path,
+        )
+    message = str(caught.value)
+    assert message.startswith("rank 1 of 2 died of signal 9")
+    assert message.endswith(". It had printed nothing; the last lines of rank 0:\n  step 7/9")
+    final = json.loads((tmp_path / "final.json").read_text())
+    assert (final["rank"], final["last_lines_of_rank"]) == (1, 0)
+    assert final["last_lines"] == ["step 7/9"]
+
+
+def test_nothing_is_said_of_lines_that_went_to_the_terminal(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 keeps a terminal: the user has seen what it printed."""
+    monkeypatch.setattr(watch, "wants_tail", lambda rank: rank != 0)
+    with pytest.raises(RankFailed) as caught:
+        ranks("os.kill(os.getpid(), signal.SIGKILL)", "pass")
+    assert str(caught.value).endswith("; the other ranks were ended")
 
 
 def test_the_promised_times_add_up_to_less_than_30_seconds() -> None:
