@@ -38,10 +38,11 @@ def __getattr__(name: str) -> Any:
 
 def _is_own_command() -> bool:
     """Whether this process is ``glmforge …`` or ``python -m glmforge …``."""
-    if PurePath(sys.argv[0] if sys.argv else "").stem == "glmforge":
-        return True
-    words = sys.orig_argv
-    return "-m" in words[:-1] and words[words.index("-m") + 1] == "glmforge"
+    program = sys.argv[0] if sys.argv else ""
+    if program == "-m":  # Python is looking for the module that it was told to run
+        words = sys.orig_argv
+        return "-m" in words[:-1] and words[words.index("-m") + 1] == "glmforge"
+    return PurePath(program).stem == "glmforge"
 
 
 if not _is_own_command():

@@ -88,7 +88,12 @@ def inspect_model(directory: str | Path) -> ModelFacts:
         lora_targets=usual_lora_targets(config),
         lora_modules=tuple(dict.fromkeys(linear.name for linear in layer_linears(config))),
         packing=family.packing,
-        notes=(*_notes(config, decision, path), *_chat_notes(tokenizer, family), *complaint),
+        notes=(
+            *_notes(config, decision, path),
+            *_row_notes(tokenizer, config.vocab_size),
+            *_chat_notes(tokenizer, family),
+            *complaint,
+        ),
         problems=problems,
     )
 
@@ -110,6 +115,17 @@ def _tokenizer(path: Path) -> tuple[Any, tuple[str, ...]]:
         return load_tokenizer(path), ()
     except ModelError as error:
         return None, (f"no tokenizer opens here: {error}",)
+
+
+def _row_notes(tokenizer: Any, rows: int) -> list[str]:
+    """Notice tokens that the embedding has no row for."""
+    if tokenizer is None or len(tokenizer) <= rows:
+        return []
+    return [
+        f"the tokenizer knows {len(tokenizer):,} tokens and the model has {rows:,} rows: ids from "
+        f"{rows:,} on, where control tokens lie, cannot be read by the model. The tokenizer is "
+        "another model's, or tokens were added without rows for them"
+    ]
 
 
 def _chat_notes(tokenizer: Any, family: Family) -> list[str]:

@@ -5,6 +5,7 @@ import json
 import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
+from vocabularies import write_bpe
 
 from glmforge.errors import ModelError
 from glmforge.models.inspection import inspect_model, is_base_model
@@ -79,6 +80,15 @@ def test_a_tokenizer_without_chat_tokens_is_noticed(tiny_model, tmp_path):
     facts = inspect_model(tmp_path / "model")
     assert facts.tokenizer_tokens == 2
     assert "no <|endoftext|>, <|user|>, <|observation|>: this is a base" in facts.notes[0]
+
+
+def test_tokens_without_a_row_are_noticed(tiny_model, tmp_path):
+    """A vocabulary of another model, or tokens added to one side only."""
+    tiny_model("chatglm3", padded_vocab_size=300).save_pretrained(tmp_path / "model")
+    write_bpe(tmp_path / "model")
+    facts = inspect_model(tmp_path / "model")
+    assert facts.tokenizer_tokens == 409
+    assert "knows 409 tokens and the model has 300 rows" in facts.notes[0]
 
 
 def test_no_model_is_an_error(tmp_path):

@@ -102,6 +102,25 @@ def test_importing_the_package_is_all_that_is_needed(checkpoint):
     assert done.stdout.strip().startswith("glmforge.models.")
 
 
+def test_a_script_whose_arguments_look_like_our_command_is_a_script(checkpoint, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import glmforge, sys; from transformers import AutoConfig\n"
+        "print(type(AutoConfig.from_pretrained(sys.argv[1])).__module__)",
+        encoding="utf-8",
+    )
+    words = [sys.executable, str(script), str(checkpoint), "-m", "glmforge"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().startswith("glmforge.models.")
+
+
+def test_our_own_command_answers_without_transformers():
+    words = [sys.executable, "-X", "importtime", "-m", "glmforge", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "Usage" in done.stdout
+    assert not [line for line in done.stderr.splitlines() if line.endswith(" transformers")]
+
+
 def test_the_family_table_needs_neither_torch_nor_transformers():
     program = (
         "import sys; sys.argv[0] = 'glmforge'\n"
