@@ -6,42 +6,24 @@ Plain values in, plain dict out; DeepSpeed is not imported.
 """
 
 import copy
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from glmforge.errors import ConfigError
 from glmforge.plan.batch import BatchSizes, check_total
-from glmforge.plan.deepspeed_keys import nested_problems
+from glmforge.plan.deepspeed_keys import DEFAULT_STAGE, is_stage, map_problems, sound_part
+from glmforge.plan.deepspeed_types import TOP
 
-DEFAULT_STAGE = 2
 BUCKET_SHARE = 0.05
 """A bucket over this share of a card is named: it brings no speed and takes memory."""
 
-# Top-level keys of deepspeed.ai/docs/config-json that a user's map may set. DeepSpeed itself
-# ignores any other in silence.
-_PASSED_ON = frozenset(
-    """activation_checkpointing aio checkpoint comms_logger communication_data_type
-    data_types disable_allgather dump_state flops_profiler gradient_predivide_factor
-    memory_breakdown prescale_gradients
-    seq_parallel_communication_data_type sparse_gradients steps_per_print
-    wall_clock_breakdown zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
-    """.split()
-)
 _OURS = frozenset(
     """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps
-    gradient_clipping bf16 fp16 zero_optimization""".split()
+    gradient_clipping bf16 fp16 zero_optimization optimizer scheduler""".split()
 )
-_OPTIMIZER_KEYS = ("optimizer", "scheduler")
-_ELSEWHERE = {
-    "device_map": "spreads one model over all cards of a process, and each of several processes "
-    "would do so: remove it; each process takes its own card here",
-    "amp": "was apex's mixed precision and is gone from DeepSpeed: write training.precision",
-    "elasticity": "is gone from DeepSpeed: a run is resumed on other cards with --resume",
-    "tensorboard": "is not needed: the run directory has a tensorboard folder",
-    "zero_stage": "is no key of DeepSpeed: write zero_optimization: {stage: 2}",
-}
+_OPTIMIZERS = ("adam", "adamw")
+_SCHEDULERS = ("warmuplr", "warmupdecaylr", "warmupcosinelr")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +42,8 @@ class EngineSettings:
 def zero_stage(user_map: Mapping[str, Any] | None) -> int:
     """Return the ZeRO stage that a (checked) user map asks for; 2 where it does not say."""
     zero = (user_map or {}).get("zero_optimization", {})
-    return int(zero.get("stage", DEFAULT_STAGE)) if isinstance(zero, Mapping) else DEFAULT_STAGE
+    stage = zero.get("stage", "auto") if isinstance(zero, Mapping) else "auto"
+    return int(stage) if is_stage(stage) and stage != "auto" else DEFAULT_STAGE
 
 
 def write_config(settings: EngineSettings, user_map: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -73,24 +56,57 @@ def write_config(settings: EngineSettings, user_map: Mapping[str, Any] | None) -
     Raises:
         ConfigError: all contradictions, unknown or ignored keys and wrong types at once.
     """
-    user = copy.deepcopy(dict(user_map or {}))
-    problems = [*_unknown(user), *_conflicts(user, settings), *_zero_problems(user)]
+    written = copy.deepcopy(dict(user_map or {}))
+    problems = [*map_problems(written), *_conflicts(written, settings)]
     if problems:
         raise ConfigError(problems)
+    user = _without_auto(written)
     config: dict[str, Any] = {
         "train_batch_size": settings.sizes.global_batch,
         "train_micro_batch_size_per_gpu": settings.sizes.micro_batch,
         "gradient_accumulation_steps": settings.sizes.accumulation,
         "gradient_clipping": settings.max_grad_norm,
-        "bf16": {"enabled": settings.precision == "bf16"},
+        "bf16": {**user.get("bf16", {}), "enabled": settings.precision == "bf16"},
         "fp16": _fp16(settings.precision, user.get("fp16")),
         "zero_optimization": _zero(user.get("zero_optimization")),
         "zero_allow_untested_optimizer": True,
         "steps_per_print": None,
         "wall_clock_breakdown": False,
     }
-    config.update({key: value for key, value in user.items() if key in _PASSED_ON})
+    config.update({key: value for key, value in user.items() if key not in _OURS})
     return config
+
+
+def write_sound_part(
+    settings: EngineSettings, user_map: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], str]:
+    """Write a config for the plan of a faulty map: with its ZeRO settings that can be.
+
+    Returns:
+        the config, and which map the account is of, in words.
+    """
+    zero = sound_part((user_map or {}).get("zero_optimization", {}), TOP["zero_optimization"])
+    if zero:
+        try:
+            config = write_config(settings, {"zero_optimization": zero})
+        except ConfigError:  # its parts contradict each other: all of that is reported already
+            stage = zero_stage({"zero_optimization": zero})
+            config = write_config(settings, {"zero_optimization": {"stage": stage}})
+    else:
+        config = write_config(settings, None)
+    return config, (
+        f"the account is of ZeRO-{config['zero_optimization']['stage']} with what is right in the "
+        "deepspeed map: correct the map, then plan again"
+    )
+
+
+def _without_auto(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what a map leaves to the program, at every level."""
+    return {
+        key: _without_auto(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value != "auto"
+    }
 
 
 def bucket_warnings(config: Mapping[str, Any], card_gib: float) -> list[str]:
@@ -115,26 +131,14 @@ def bucket_warnings(config: Mapping[str, Any], card_gib: float) -> list[str]:
     return said
 
 
-def _is_automatic(block: Any) -> bool:
+def _is_automatic(key: str, block: Any) -> bool:
     """Whether a block made for the Trainer leaves every value to the program ("auto")."""
     if not isinstance(block, Mapping) or not isinstance(block.get("params", {}), Mapping):
         return False
-    return all(value == "auto" for value in block.get("params", {}).values())
-
-
-def _unknown(user: Mapping[str, Any]) -> list[str]:
-    known = _PASSED_ON | _OURS | set(_OPTIMIZER_KEYS)
-    problems = []
-    for key in user:
-        if key in known:
-            continue
-        if key in _ELSEWHERE:
-            problems.append(f"deepspeed.{key} {_ELSEWHERE[key]}")
-            continue
-        near = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "DeepSpeed would ignore it: remove it"
-        problems.append(f"deepspeed.{key} is not a key of DeepSpeed's config: {hint}")
-    return problems
+    kind = str(block.get("type", "auto")).lower()
+    known = (*(_OPTIMIZERS if key == "optimizer" else _SCHEDULERS), "auto")
+    values = block.get("params", {}).values()
+    return kind in known and set(block) <= {"type", "params"} and all(v == "auto" for v in values)
 
 
 def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
@@ -153,9 +157,10 @@ def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
         if value == "auto":
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
+            here = "" if key == "gradient_clipping" else f"; here {sizes.sentence()}"
             problems.append(
                 f"deepspeed.{key} is {value!r} ({type(value).__name__}): a number is needed, "
-                f"without quotes; here {sizes.sentence()}"
+                f"without quotes{here}"
             )
         elif key != "gradient_clipping" and (value <= 0 or value != int(value)):
             problems.append(
@@ -172,8 +177,8 @@ def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
                 f"deepspeed.{key} is {value}, but {name} is {ours}{equation}: set it in one "
                 f"place (leave it out of deepspeed, or write {name}={value})"
             )
-    for key in _OPTIMIZER_KEYS:
-        if key in user and not _is_automatic(user[key]):
+    for key in ("optimizer", "scheduler"):
+        if key in user and user[key] != "auto" and not _is_automatic(key, user[key]):
             problems.append(
                 f"deepspeed.{key} would be a second {key}: this program builds it from the "
                 "training section (learning_rate, weight_decay, lr_scheduler_type, ...); remove it"
@@ -195,21 +200,13 @@ def _rows_problems(user: Mapping[str, Any], settings: EngineSettings) -> list[st
 
 
 def _precision_conflicts(user: Mapping[str, Any], precision: str) -> list[str]:
-    problems, enabled = [], []
-    for key in ("bf16", "fp16"):
-        section = user.get(key)
-        if section is None:
-            continue
-        if not isinstance(section, Mapping):
-            problems.append(
-                f"deepspeed.{key} is {section!r}: a map is needed, such as enabled: true"
-            )
-            continue
-        flag = section.get("enabled", "auto")
-        if flag not in (True, False, "auto"):
-            problems.append(f"deepspeed.{key}.enabled is {flag!r}: true, false or auto is needed")
-        elif flag is True:
-            enabled.append(key)
+    flags = {
+        key: user[key].get("enabled")
+        for key in ("bf16", "fp16")
+        if isinstance(user.get(key), Mapping)
+    }
+    problems = []
+    enabled = [key for key, flag in flags.items() if flag is True]
     if len(enabled) == 2:
         problems.append("deepspeed.bf16 and deepspeed.fp16 are both enabled: choose one")
     elif enabled and enabled[0] != precision:
@@ -217,27 +214,13 @@ def _precision_conflicts(user: Mapping[str, Any], precision: str) -> list[str]:
             f"deepspeed.{enabled[0]} is enabled, but this run computes in {precision}: write "
             f"training.precision={enabled[0]}, or remove deepspeed.{enabled[0]}"
         )
+    elif flags.get(precision) is False:
+        problems.append(
+            f"deepspeed.{precision}.enabled is false, but this run computes in {precision}: write "
+            f"training.precision (fp32, or the other of bf16 and fp16), or remove deepspeed."
+            f"{precision}"
+        )
     return problems
-
-
-def _zero_problems(user: Mapping[str, Any]) -> list[str]:
-    zero = user.get("zero_optimization", {})
-    if not isinstance(zero, Mapping):
-        return [f"deepspeed.zero_optimization is {zero!r}: a map is needed, such as stage: 2"]
-    stage = zero.get("stage", DEFAULT_STAGE)
-    if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
-        return [f"deepspeed.zero_optimization.stage is {stage!r}: 0, 1, 2 or 3 is needed"]
-    problems = []
-    for key in ("offload_param", "offload_optimizer"):
-        section = zero.get(key)
-        device = section.get("device", "none") if isinstance(section, Mapping) else "none"
-        needed = (3,) if key == "offload_param" else (1, 2, 3)
-        if device != "none" and stage not in needed:
-            problems.append(
-                f"deepspeed.zero_optimization.{key} does nothing at stage {stage}: it needs stage "
-                f"{' or '.join(map(str, needed))}; remove it or change the stage"
-            )
-    return problems + nested_problems(user, int(stage))
 
 
 def _zero(user_zero: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -248,7 +231,7 @@ def _zero(user_zero: Mapping[str, Any] | None) -> dict[str, Any]:
         "reduce_bucket_size": 200_000_000,
         "allgather_bucket_size": 200_000_000,
     }
-    zero.update({k: v for k, v in (user_zero or {}).items() if v != "auto"})
+    zero.update(user_zero or {})
     if zero["stage"] == 3:
         zero.setdefault("stage3_prefetch_bucket_size", 50_000_000)
         zero.setdefault("stage3_param_persistence_threshold", 100_000)
@@ -272,5 +255,5 @@ def _fp16(precision: str, user_fp16: Mapping[str, Any] | None) -> dict[str, Any]
         "hysteresis": 2,
         "min_loss_scale": 1,
     }
-    section.update({k: v for k, v in (user_fp16 or {}).items() if v != "auto" and k != "enabled"})
+    section.update({k: v for k, v in (user_fp16 or {}).items() if k != "enabled"})
     return section

@@ -14,7 +14,7 @@ from glmforge.errors import ConfigError
 from glmforge.plan.advisor import Advice, Candidate, Machine, advise, judge, ways_out
 from glmforge.plan.batch import BatchSizes
 from glmforge.plan.data_facts import DataFacts
-from glmforge.plan.deepspeed_config import bucket_warnings, write_config
+from glmforge.plan.deepspeed_config import bucket_warnings, write_config, write_sound_part
 from glmforge.plan.length import RunLength, length_warnings, run_length
 from glmforge.plan.memory import why_cards_do_not_help
 from glmforge.plan.request import (
@@ -116,7 +116,7 @@ def make_plan(
     shape = shape_of(model_config)
     precision = precision or planned_precision(config, card)
     sizes = _sizes(config, shape, world_size)
-    engine, conflicts = _engine(config, sizes, precision)
+    engine, conflicts, planned = _engine(config, sizes, precision)
     work = workload_of(config, engine, sizes, shape, precision)
     work = work.but(row_tokens=_longest_row(config, facts))
     written = judge(shape, work, machine)
@@ -128,7 +128,8 @@ def make_plan(
         *_position_problems(config, model_config),
         *([bad] if bad else []),
     ]
-    warnings = [*([doubtful] if doubtful else []), *bucket_warnings(engine, machine.card_gib)]
+    warnings = [*planned, *([doubtful] if doubtful else [])]
+    warnings += [*bucket_warnings(engine, machine.card_gib)]
     length = run_length(config, facts, sizes) if facts is not None else None
     if facts is not None and length is not None:
         warnings += length_warnings(config, facts, sizes, length)
@@ -167,16 +168,19 @@ def _sizes(config: RunConfig, shape: ModelShape, world_size: int) -> BatchSizes:
 
 def _engine(
     config: RunConfig, sizes: BatchSizes, precision: str
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the DeepSpeed config, and what is wrong with the user's map.
+) -> tuple[dict[str, Any], tuple[str, ...], list[str]]:
+    """Return the DeepSpeed config, what is wrong with the user's map, and what is planned then.
 
-    Where something is, the config is written without the map, for the plan to go on with.
+    Where something is wrong, the config keeps the right parts, for the plan to go on with.
     """
     settings = engine_settings(config, sizes, precision)
+    user_map = None
     try:
-        return write_config(settings, read_map(config.deepspeed)), ()
+        user_map = read_map(config.deepspeed)
+        return write_config(settings, user_map), (), []
     except ConfigError as error:
-        return write_config(settings, None), error.problems
+        engine, words = write_sound_part(settings, user_map)
+        return engine, error.problems, [words]
 
 
 def _notes(

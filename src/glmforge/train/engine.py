@@ -4,6 +4,7 @@ One of the two modules that import DeepSpeed (the other is ``distributed/zero.py
 the engine itself: `engine(...)`, `engine.backward(...)`, `engine.step()`.
 """
 
+import copy
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -135,9 +136,13 @@ def build_engine(model: nn.Module, config: Mapping[str, Any], settings: Optimize
         model: on its device, in its training dtype, gradients required where trained.
         config: the whole DeepSpeed config (``plan.deepspeed_config.write_config``).
         settings: the optimizer's.
+
+    Raises:
+        ConfigError: DeepSpeed refuses a setting.
     """
     import deepspeed
 
+    check_engine_config(config)
     zero = config["zero_optimization"]
     offload = (zero.get("offload_optimizer") or {}).get("device", "none") != "none"
     optimizer = build_optimizer(model, settings, offload=offload)
@@ -148,6 +153,23 @@ def build_engine(model: nn.Module, config: Mapping[str, Any], settings: Optimize
         dist_init_required=False,
     )
     return engine
+
+
+def check_engine_config(config: Mapping[str, Any]) -> None:
+    """Let DeepSpeed read the config, and name what it refuses as a setting, not as a crash.
+
+    Raises:
+        ConfigError: with DeepSpeed's own words.
+    """
+    from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
+
+    try:
+        DeepSpeedConfig(copy.deepcopy(dict(config)))
+    except (DeepSpeedConfigError, ValueError, TypeError, AssertionError) as error:
+        raise ConfigError(
+            f"deepspeed: DeepSpeed refuses this run's config ({error}): correct the setting in the "
+            "deepspeed map, or leave it out"
+        ) from error
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def test_nested_faults_are_all_reported_at_once() -> None:
     assert "'2e8' (str)" in said
     assert "stage3_max_live_parameters does nothing at stage 2" in said
     assert "offload_optimizer: {device: cpu}" in said
-    assert "none, cpu, nvme are possible" in said
+    assert "one of none, cpu, nvme is needed" in said
     assert "offload_optimizer.pinned is not a key" in said
     assert "did you mean enabled?" in said
 

@@ -8,7 +8,10 @@ import pytest
 
 from glmforge.config import RunConfig, config_from_mapping
 from glmforge.errors import ConfigError
+from glmforge.models.glm.configuration import ChatGLM2Config
+from glmforge.plan.advisor import Machine
 from glmforge.plan.early import check_map_early
+from glmforge.plan.report import make_plan
 from glmforge.plan.settings import engine_settings, filled_notes, run_sizes
 
 GUIDE = {
@@ -145,3 +148,17 @@ def test_two_precisions_and_wrong_values_fill_nothing_in() -> None:
     both = {"fp16": {"enabled": True}, "bf16": {"enabled": True}, "gradient_clipping": "1"}
     assert silent(both).training.precision == "auto"
     assert silent({"train_micro_batch_size_per_gpu": 2.5}).training.per_device_train_batch_size == 2
+
+
+def test_a_typo_leaves_the_plan_with_the_stage_and_offload_that_were_asked_for() -> None:
+    """The problem is reported; the account is of ZeRO-3 and not of a different run."""
+    zero = {"stage": 3, "offload_param": {"device": "cpu"}}
+    found = make_plan(
+        silent({"zero_optimization": zero, "typo": 1}),
+        ChatGLM2Config(),
+        Machine(card_gib=139.8),
+        world_size=4,
+    )
+    assert found.contradictions[0].startswith("deepspeed.typo is not a key")
+    assert (found.written.workload.zero_stage, found.written.workload.offload) == (3, "parameters")
+    assert "ZeRO-3 with what is right in the deepspeed map" in found.warnings[0]

@@ -8,10 +8,12 @@ from peft.optimizers import create_loraplus_optimizer
 
 from glmforge.adapters import LoraSettings, add_lora
 from glmforge.assets import asset_path
+from glmforge.errors import ConfigError
 from glmforge.models import load_config, new_model
 from glmforge.train.engine import (
     OptimizerSettings,
     build_optimizer,
+    check_engine_config,
     parameter_groups,
     set_learning_rate,
 )
@@ -63,3 +65,11 @@ def test_without_lora_plus_one_rate_holds_for_all():
     optimizer = build_optimizer(model(), settings(), offload=False)
     set_learning_rate(SimpleNamespace(optimizer=optimizer), 0.5)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
+
+
+def test_what_deepspeed_refuses_is_a_setting_and_no_crash() -> None:
+    """Its own words, and the map to correct; what the plan checks does not come so far."""
+    engine_config = {"train_batch_size": 2, "communication_data_type": "fp64"}
+    with pytest.raises(ConfigError, match=r"DeepSpeed refuses this run's config .*fp64"):
+        check_engine_config(engine_config)
+    check_engine_config({"train_batch_size": 2, "train_micro_batch_size_per_gpu": 2})
