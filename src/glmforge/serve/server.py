@@ -147,7 +147,10 @@ def make_app(models: OpenModels, paths: Paths, settings: ServeSettings, page: st
         yield
         await asyncio.to_thread(worker.close)
 
-    hosts = [Middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK), www_redirect=False)]
+    # Starlette up to 1.3 at least cuts "[::1]:8000" at its first colon; can go when 1.10 is the
+    # lower bound. An address in brackets is no name that could be made to lead here.
+    names = [*LOOPBACK, "["]
+    hosts = [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)]
     return Starlette(
         routes=[
             Route("/", endpoint.show_page),
