@@ -66,6 +66,8 @@ class Limit:
 
 
 Policy = Callable[[Conversation, list[Row], Limit], Fitted]
+Shorten = Callable[[Conversation, Limit], tuple[list[Row], int]]
+"""Makes a dialogue fit: its rows (none where it cannot) and the number of turns that went."""
 _DROPPED = Fitted(rows=[], outcome="dropped")
 
 
@@ -150,21 +152,24 @@ def _shortened(rows: list[Row], lost_turns: int = 0) -> Fitted:
     return Fitted(rows=rows, outcome="shortened", lost_turns=lost_turns) if rows else _DROPPED
 
 
-def _row_by_row(
-    shorten: Callable[[Conversation, Limit], list[Row]], conversation: Conversation, limit: Limit
-) -> Fitted:
-    """Shorten the dialogue, or each of its rows where every turn is a row with its history."""
-    if not limit.template.one_row_per_turn:
-        return _shortened(shorten(conversation, limit))
+def _row_by_row(shorten: Shorten, conversation: Conversation, limit: Limit) -> Fitted:
+    """Shorten the dialogue, or each of its rows where every turn is a row with its history.
+
+    There a turn is lost when its own row is; what a history loses stands in rows of its own.
+    """
+    if not limit.template.one_row_per_turn or limit.trains_last_only:
+        return _shortened(*shorten(conversation, limit))
     messages = conversation.messages
-    ends = [*turn_starts(messages)[1:], len(messages)]
     single = replace(limit, labels="last_turn")
     rows: list[Row] = []
-    for end in ends[-1:] if limit.trains_last_only else ends:
+    lost = 0
+    for end in [*turn_starts(messages)[1:], len(messages)]:
         part = conversation.with_messages(messages[:end])
         whole = single.render(part)
-        rows.extend(whole if limit.fits(whole) else shorten(part, single))
-    return _shortened(rows)
+        kept = whole if limit.fits(whole) else shorten(part, single)[0]
+        lost += bool(whole) and not kept
+        rows.extend(kept)
+    return _shortened(rows, lost)
 
 
 def _drop_oldest_turns(conversation: Conversation, rows: list[Row], limit: Limit) -> Fitted:
@@ -172,7 +177,7 @@ def _drop_oldest_turns(conversation: Conversation, rows: list[Row], limit: Limit
     return _row_by_row(_without_oldest, conversation, limit)
 
 
-def _without_oldest(conversation: Conversation, limit: Limit) -> list[Row]:
+def _without_oldest(conversation: Conversation, limit: Limit) -> tuple[list[Row], int]:
     messages = conversation.messages
     head = messages[: head_length(messages)]
     starts = turn_starts(messages)
@@ -182,7 +187,7 @@ def _without_oldest(conversation: Conversation, limit: Limit) -> list[Row]:
         return limit.render(conversation.with_messages((*head, *tail)))
 
     number = _most(len(starts), lambda count: limit.fits(kept(count)))
-    return kept(number) if number else []
+    return kept(number) if number else [], len(starts) - number
 
 
 def _split(conversation: Conversation, rows: list[Row], limit: Limit) -> Fitted:
@@ -195,7 +200,8 @@ def _split(conversation: Conversation, rows: list[Row], limit: Limit) -> Fitted:
     piece: tuple[Message, ...] = ()
     piece_rows: list[Row] = []
     lost = 0
-    for start, end in zip(starts, ends):
+    begun = 0  # the turn that the piece begins with
+    for number, (start, end) in enumerate(zip(starts, ends)):
         turn = messages[start:end]
         longer = limit.render(conversation.with_messages((*head, *piece, *turn)))
         if limit.fits(longer):
@@ -205,8 +211,12 @@ def _split(conversation: Conversation, rows: list[Row], limit: Limit) -> Fitted:
         alone = limit.render(conversation.with_messages((*head, *turn)))
         fits = limit.fits(alone)
         lost += not fits
+        begun = number if fits else number + 1
         piece, piece_rows = (turn, alone) if fits else ((), [])
-    kept = piece_rows if limit.trains_last_only else [*kept, *piece_rows]
+    if limit.trains_last_only:
+        kept, lost = piece_rows, begun
+    else:
+        kept = [*kept, *piece_rows]
     return Fitted(rows=kept, outcome="split", lost_turns=lost) if kept else _DROPPED
 
 
@@ -218,7 +228,7 @@ def _truncate_prompt(conversation: Conversation, rows: list[Row], limit: Limit) 
     return _row_by_row(_with_shorter_prompt, conversation, limit)
 
 
-def _with_shorter_prompt(conversation: Conversation, limit: Limit) -> list[Row]:
+def _with_shorter_prompt(conversation: Conversation, limit: Limit) -> tuple[list[Row], int]:
     messages = list(conversation.messages)
     for index, message in enumerate(messages):
         if message.role not in ("user", "observation"):
@@ -232,9 +242,9 @@ def _with_shorter_prompt(conversation: Conversation, limit: Limit) -> list[Row]:
         shorter = kept(number)
         rows = limit.render(shorter)
         if limit.fits(rows):
-            return rows
+            return rows, 0
         messages[index] = shorter.messages[index]
-    return []
+    return [], 0
 
 
 def _with_tail(
@@ -247,24 +257,25 @@ def _with_tail(
 
 def _truncate_right(conversation: Conversation, rows: list[Row], limit: Limit) -> Fitted:
     """Cut at the limit: inside an answer without its terminator, else back to a whole turn."""
-    if limit.template.one_row_per_turn:
-        cut = [_cut(row, limit.max_length) for row in rows]
-        kept = [row for row in cut if row is not None]
-        return Fitted(rows=kept, outcome="cut") if kept else _DROPPED
+    if limit.template.one_row_per_turn or limit.trains_last_only:
+        kept = [kept for row in rows if (kept := _cut(row, limit.max_length)) is not None]
+        if all(row in rows for row in kept):  # no answer is cut: those over the limit are gone
+            return _shortened(kept, len(rows) - len(kept))
+        return Fitted(rows=kept, outcome="cut", lost_turns=len(rows) - len(kept))
     messages = conversation.messages
     ends = [*turn_starts(messages)[1:], len(messages)]
     whole: list[Row] = []
-    fitting = 0
-    for end in ends:
+    for fitting, end in enumerate(ends):
         part = limit.render(conversation.with_messages(messages[:end]))
         if limit.fits(part):
-            whole, fitting = part, fitting + 1
+            whole = part
             continue
         shorter = [_cut(row, limit.max_length) for row in part]
-        if all(row is not None for row in shorter) and shorter:
-            return Fitted(rows=[row for row in shorter if row is not None], outcome="cut")
-        break
-    return _DROPPED if limit.trains_last_only else _shortened(whole, len(ends) - fitting)
+        kept = [row for row in shorter if row is not None]
+        if kept and len(kept) == len(part):
+            return Fitted(rows=kept, outcome="cut", lost_turns=len(ends) - fitting - 1)
+        return _shortened(whole, len(ends) - fitting)
+    return _shortened(whole)
 
 
 def _cut(row: Row, max_length: int) -> Row | None:

@@ -216,3 +216,67 @@ def test_case_d08_is_counted_before_training(shared, real_tokenizer):
     assert (cut.counts.dropped, cut.counts.cut, cut.counts.shortened) == (1, 1, 1)
     with pytest.raises(DataError, match="no trainable row is left"):
         build_examples(read[:1], tokenizer, max_length=limit)
+
+
+def rows_of_turns(tokenizer, policy, *turns, max_length, **options):
+    """Answers of the rows that are kept, and the counts (shortened, split, cut, lost turns)."""
+    found = build(
+        tokenizer,
+        [conversation(("q", "a")), conversation(*turns)],
+        truncation=policy,
+        max_length=max_length,
+        **options,
+    )
+    counted = found.counts
+    return counted.rows - 1, counted.shortened, counted.split, counted.cut, counted.lost_turns
+
+
+@pytest.mark.parametrize("family", ["chatglm", "chatglm2"])
+@pytest.mark.parametrize("policy", ["truncate_right", "truncate_prompt", "drop_oldest_turns"])
+def test_a_turn_whose_own_row_goes_is_counted_as_lost(stub, family, policy):
+    """The second and third turn are over the limit with answers that nothing makes shorter."""
+    question = "q" * 50 if policy == "truncate_right" else "q"
+    answer = "a" if policy == "truncate_right" else "a" * 50
+    turns = [("q", "a"), (question, answer), (question, answer)]
+    counted = rows_of_turns(stub[family], policy, *turns, max_length=40)
+    assert counted == (1, 1, 0, 0, 2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_turns_after_a_cut_answer_are_counted_as_lost(stub, family):
+    turns = [("q", "a"), ("q", "b" * 80), ("q", "c")]
+    counted = rows_of_turns(stub[family], "truncate_right", *turns, max_length=70)
+    rows = 2 if family in ("chatglm", "chatglm2") else 1
+    assert counted == (rows, 0, 0, 1, 1)
+
+
+@pytest.mark.parametrize("family", ["chatglm3", "glm4"])
+def test_the_oldest_turns_that_go_are_counted_as_lost(stub, family):
+    turns = [("q" * 30, "a"), ("q", "a" * 30), ("q", "c")]
+    assert rows_of_turns(stub[family], "drop_oldest_turns", *turns, max_length=30)[4] == 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("policy", ["drop_oldest_turns", "split"])
+def test_under_last_turn_the_history_that_goes_is_counted_as_lost(stub, family, policy):
+    turns = [("q" * 30, "a"), ("q", "a" * 30), ("q", "c")]
+    counted = rows_of_turns(stub[family], policy, *turns, max_length=40, labels="last_turn")
+    assert (counted[0], counted[4]) == (1, 2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_under_last_turn_no_earlier_answer_is_cut_in_place_of_the_last(stub, family):
+    turns = [("q", "a" * 60), ("q", "c")]
+    counted = rows_of_turns(
+        stub[family], "truncate_right", *turns, max_length=40, labels="last_turn"
+    )
+    assert counted == (0, 0, 0, 0, 0)
+
+
+def test_official_labels_stay_official_where_a_question_is_cut(stub):
+    """ChatGLM-6B's own code takes <sop> as a label."""
+    tokenizer = stub["chatglm"]
+    dialogue = conversation(("q" * 60, "a"))
+    found = build(tokenizer, [dialogue], truncation="truncate_prompt", labels="official")
+    trained = [label for label in found.examples[0].labels.tolist() if label != -100]
+    assert tokenizer.decode(trained) == "⟦<sop>⟧a⟦<eop>⟧"
