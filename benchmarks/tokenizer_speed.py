@@ -81,7 +81,7 @@ class TiktokenTextByText(TextByText):
     def _convert_token_to_id(self, token: bytes | str) -> int | None:
         if isinstance(token, str):
             return self.controls.get(token)
-        return self.own._ranks[token]
+        return self.own.ranks[token]
 
     def _convert_id_to_token(self, index: int) -> bytes:
         return self.own._tokens[index]
