@@ -15,9 +15,9 @@ from glmforge.data.reading import Record
 from glmforge.data.shapes import (
     ShapeOptions,
     Unreadable,
+    read_dialogue,
     read_messages,
     read_text,
-    read_tools,
 )
 
 Reader = Callable[[Mapping[str, Any], ShapeOptions], Iterator[tuple[list[Message], Any]]]
@@ -61,9 +61,7 @@ def to_conversations(
         if form is None:
             raise _unknown(value)
         for messages, tools in form.read(value, options):
-            yield Conversation(
-                messages=tuple(messages), tools=read_tools(tools), source=record.source
-            )
+            yield read_dialogue(messages, tools, record.source)
     except Unreadable as error:
         yield Problem(source=record.source, rule=error.rule, text=error.text, advice=error.advice)
 

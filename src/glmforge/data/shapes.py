@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from glmforge.data.conversation import Message, Role
+from glmforge.data.conversation import Conversation, Message, Role
 from glmforge.tool_calls import BadCall, calls_of, read_call
 
 ROLE_NAMES: dict[str, Role] = {
@@ -87,7 +87,7 @@ def read_messages(value: Any, name: str, options: ShapeOptions) -> list[Message]
                 'write {"role": ..., "content": ...}',
             )
         messages.extend(_with_reasoning(item, _read_message(item, number, options), number))
-    return _marked_calls(messages)
+    return messages
 
 
 def _read_message(item: Mapping[str, Any], number: int, options: ShapeOptions) -> Iterator[Message]:
@@ -264,27 +264,39 @@ def _tool_step(
     yield Message(role="observation", content=result)
 
 
-def _marked_calls(messages: list[Message]) -> list[Message]:
-    """See a call in an assistant text that is exactly a call object before an observation.
+def read_dialogue(messages: Sequence[Message], tools: Any, source: str) -> Conversation:
+    """Messages with the tools found beside them, as one record.
 
-    GLM-4's records write calls so; at inference the model writes name and arguments.
+    Raises:
+        Unreadable: the tools are no list of objects, or a call has no name.
     """
-    for index, following in enumerate(messages[1:]):
-        message = messages[index]
-        if (
-            following.role == "observation"
-            and message.role == "assistant"
-            and not message.is_call
-            and message.content.lstrip().startswith("{")
-        ):
-            try:
-                value = json.loads(message.content)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(value, dict) and set(value) == {"name", "arguments"}:
-                call = _call(value, index + 1, message.train)
-                messages[index] = replace(call, reasoning=message.reasoning)
-    return messages
+    told = read_tools(tools)
+    return Conversation(messages=_marked_calls(messages, bool(told)), tools=told, source=source)
+
+
+def _marked_calls(messages: Sequence[Message], has_tools: bool) -> tuple[Message, ...]:
+    """See a call in an assistant text that is exactly a call object.
+
+    GLM-4's records write calls so; at inference the model writes name and arguments. Without
+    tools in the record, only what a result or a call follows is one: a user may ask for JSON.
+    """
+    marked = list(messages)
+    for index in reversed(range(len(marked))):
+        message = marked[index]
+        if message.role != "assistant" or message.is_call:
+            continue
+        following = marked[index + 1] if index + 1 < len(marked) else None
+        awaited = following and (following.role == "observation" or following.is_call)
+        if not (has_tools or awaited) or not message.content.lstrip().startswith("{"):
+            continue
+        try:
+            value = json.loads(message.content)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and set(value) == {"name", "arguments"}:
+            call = _call(value, index + 1, message.train)
+            marked[index] = replace(call, reasoning=message.reasoning)
+    return tuple(marked)
 
 
 def read_tools(value: Any) -> tuple[Mapping[str, Any], ...]:

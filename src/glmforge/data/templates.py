@@ -22,7 +22,7 @@ from glmforge.data.role_templates import RoleTemplate
 from glmforge.data.round_templates import RoundTemplate
 from glmforge.data.rules import faults_of
 from glmforge.data.segments import Inexpressible, Labels, Row, Template, row_arrays
-from glmforge.data.shapes import ShapeOptions, Unreadable, read_messages, read_tools
+from glmforge.data.shapes import ShapeOptions, Unreadable, read_dialogue, read_messages
 from glmforge.errors import DataError
 
 LABELS: tuple[Labels, ...] = ("all_turns", "last_turn", "official")
@@ -66,7 +66,7 @@ def conversation_of(
             if tools is None:
                 carried = [m.get("tools") for m in messages if isinstance(m, Mapping)]
                 tools = next((found for found in carried if found), None)
-        return Conversation(messages=tuple(own), tools=read_tools(tools), source=source)
+        return read_dialogue(own, tools, source)
     except Unreadable as error:
         problem = Problem(source=source, rule=error.rule, text=error.text, advice=error.advice)
         raise DataError(str(problem)) from error

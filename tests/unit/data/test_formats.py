@@ -11,6 +11,7 @@ from glmforge.data.quality import examine
 from glmforge.data.reading import Record
 from glmforge.data.shapes import ShapeOptions
 from glmforge.data.sources import ReadOptions, iterate
+from glmforge.data.templates import conversation_of
 
 # Files of shared/data: conversations that its SOURCE.txt counts, and further answers of a list.
 REAL_SETS = {
@@ -246,3 +247,28 @@ def test_thinking_that_is_no_text_is_an_error():
     problem = one({"messages": [{"role": "user", "content": "q"}, answer]})
     assert problem.rule == "not-text"
     assert "reasoning_content of message 2 is 5" in problem.text
+
+
+TOOLS = [{"type": "function", "function": {"name": "w", "parameters": {}}}]
+CALL_TEXT = '{"name": "w", "arguments": {"c": 1}}'
+
+
+def test_a_record_with_tools_may_end_on_a_call_written_as_json():
+    asked = [{"role": "user", "content": "q"}, {"role": "assistant", "content": CALL_TEXT}]
+    for value in (
+        {"messages": asked, "tools": TOOLS},
+        {"messages": [{"role": "system", "content": "", "tools": TOOLS}, *asked]},
+        {"messages": [*asked, {"role": "user", "content": "q"}], "tools": TOOLS},
+        {"instruction": "q", "output": CALL_TEXT, "tools": TOOLS},
+    ):
+        assert CALL in one(value).messages
+        messages = value.get("messages")
+        assert not messages or CALL in conversation_of(messages, value.get("tools")).messages
+    assert one({"messages": asked}).messages[1].content == CALL_TEXT  # the user asked for JSON
+
+
+def test_each_of_several_calls_written_as_json_before_a_result_is_a_call():
+    call = {"role": "assistant", "content": CALL_TEXT}
+    found = one({"messages": [{"role": "user", "content": "q"}, call, call,
+                              {"role": "observation", "content": "r"}]})  # fmt: skip
+    assert found.messages[1:3] == (CALL, CALL)

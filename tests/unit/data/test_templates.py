@@ -211,3 +211,9 @@ def test_a_last_turn_that_is_not_trained_leaves_nothing_under_last_turn(stub):
     assert encode_rows(messages, stub["chatglm3"])
     with pytest.raises(DataError, match=r"\[nothing-trained\]"):
         encode_rows(messages, stub["chatglm3"], labels="last_turn")
+
+
+def test_a_glm4_call_at_the_end_is_trained_as_in_the_middle(stub):
+    call = {"role": "assistant", "content": '{"name": "f", "arguments": {"k": 1}}'}
+    rows = encode_rows([USER, call], stub["glm4"], tools=[{"name": "f"}])
+    assert trained_texts(stub["glm4"], rows) == ['f\n{"k": 1}⟦<|observation|>⟧']
