@@ -154,7 +154,7 @@ def check(
     from glmforge.cli.output import print_json
     from glmforge.data.quality import examine
     from glmforge.data.quality_text import report_lines, report_values
-    from glmforge.data.sources import data_files, iterate
+    from glmforge.data.sources import data_files, iterate, passed_over
     from glmforge.data.verdict import blocks
 
     options = inputs.options()
@@ -173,6 +173,11 @@ def check(
         if names != [Path(path).name for path in inputs.train]:
             more = f" and {len(names) - 12} more" if len(names) > 12 else ""
             print(f"{len(names)} files: {', '.join(names[:12])}{more}")
+        directories = [Path(path) for path in inputs.train if Path(path).is_dir()]
+        others = [file.name for place in directories for file in passed_over(place)]
+        if others:
+            more = f" and {len(others) - 12} more" if len(others) > 12 else ""
+            print(f"not read, by their names: {', '.join(others[:12])}{more}")
         print("\n".join(report_lines(report, problems=show)))
     if blocks(report):
         raise typer.Exit(1)

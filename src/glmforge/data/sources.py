@@ -7,7 +7,6 @@ bytes cannot (YAML, plain text).
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +24,9 @@ from glmforge.data.examples import (
     limit_of,
     problems_error,
 )
+from glmforge.data.files import DATA_ENDINGS, Paths, data_files, passed_over
 from glmforge.data.formats import find_format, to_conversations
-from glmforge.data.hub import is_hub_name, read_hub
+from glmforge.data.hub import read_hub
 from glmforge.data.reading import DAMAGE, Record, damaged, open_stream, read_json_records
 from glmforge.data.rules import REPAIRS, faults_of, repair
 from glmforge.data.segments import Labels
@@ -34,14 +34,20 @@ from glmforge.data.shapes import ShapeOptions
 from glmforge.data.truncation import Truncation
 from glmforge.errors import DataError
 
-Paths = str | Path | Sequence[str | Path]
-_DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".yml",
-                  ".yaml", ".gz", ".zst")  # fmt: skip
-DATA_ENDINGS = (*_DATA_SUFFIXES, ".txt", ".md")
-"""Names that end so are files', never a hub's; the others of a directory are passed over."""
-_DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-"""Files of a directory that describe data; asked for by name they are read like any other."""
-_SPLIT_FILE = re.compile(r"(train|test|validation|valid|val|dev|eval)-\d{5}-of-\d{5}\..+")
+__all__ = [
+    "DATA_ENDINGS",
+    "Paths",
+    "ReadOptions",
+    "convert",
+    "data_files",
+    "iterate",
+    "load_examples",
+    "options_name",
+    "passed_over",
+    "read_conversations",
+    "read_records",
+    "write_skipped",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,56 +215,6 @@ def options_name(options: ReadOptions, column: str) -> str:
         if theirs == column:
             return ours
     return column
-
-
-def data_files(path: Paths) -> list[Path]:
-    """Every data file of the given files and directories, in order; hub names as they are.
-
-    Raises:
-        DataError: paths that do not exist, hold no data file, or hold several splits of a saved
-            dataset; all of them.
-    """
-    paths = [path] if isinstance(path, str | Path) else list(path)
-    wrong = []
-    files: list[Path] = []
-    for item in paths:
-        place = Path(item)
-        if place.is_dir():
-            found, problem = _files_in(place)
-            files.extend(found)
-            if problem:
-                wrong.append(f"{place}: {problem}")
-        elif place.exists() or is_hub_name(str(item), DATA_ENDINGS):
-            files.append(place)
-        else:
-            wrong.append(f"{place}: no such file; check the path")
-    if wrong:
-        raise DataError(wrong)
-    return files
-
-
-def _files_in(place: Path) -> tuple[list[Path], str]:
-    """The data files of a directory, and why it cannot be read as one set."""
-    found = sorted(
-        path
-        for path in place.rglob("*")
-        if path.suffix in _DATA_SUFFIXES and path.name not in _DESCRIPTIONS
-    )
-    if not found:
-        return [], "the directory holds no data file"
-    arrow = [path for path in found if path.suffix == ".arrow"]
-    splits = {path.parent.name for path in arrow} if (place / "dataset_dict.json").exists() else ()
-    if len(splits) > 1:
-        named = ", ".join(str(place / split) for split in sorted(splits))
-        return [], f"a saved dataset with several splits; give one of {named}"
-    matches = [_SPLIT_FILE.fullmatch(path.name) for path in found]
-    named_splits = sorted({match.group(1) for match in matches if match})
-    if len(named_splits) > 1:
-        return [], (
-            f"it holds the splits {', '.join(named_splits)}; give the files of one, such as "
-            f"{found[-1]}"
-        )
-    return arrow or found, ""
 
 
 def write_skipped(problems: Iterable[Problem], path: Path) -> None:

@@ -39,6 +39,8 @@ def test_check_names_the_files_of_a_directory(good, tmp_path):
     (tmp_path / "b.json").write_text(good.read_text(encoding="utf-8"), encoding="utf-8")
     assert run("check", tmp_path).output.startswith("2 files: b.json, good.jsonl\n6 records")
     assert run("check", good).output.startswith("3 records")
+    (tmp_path / "notes.data").write_text(LINE % ("问", "答"), encoding="utf-8")
+    assert "\nnot read, by their names: notes.data\n6 records" in run("check", tmp_path).output
 
 
 def test_rows_longer_than_the_models_positions_are_refused(shared, good, tmp_path):

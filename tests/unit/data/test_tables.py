@@ -53,8 +53,11 @@ def test_text_after_a_closing_quote_is_a_problem_not_a_lost_quote(tmp_path):
 @pytest.mark.parametrize("columns", [2, 3])
 def test_answers_of_several_lines_come_out_as_they_were_written(tmp_path, columns):
     answers = [
-        "一，\n二\n三", "First, this.\nThen, that.\nLast, those.", 'a "b", c\n\nd', "code(a,b)\nend",
-    ]  # fmt: skip
+        "一，\n二\n三",
+        "First, this.\nThen, that.\nLast, those.",
+        'a "b", c\n\nd',
+        "code(a,b)\nend",
+    ]
     file = io.StringIO()
     names = ["query", "id", "response"] if columns == 3 else ["query", "response"]
     csv.writer(file).writerows([names, *([*"问x"[: columns - 1], text] for text in answers)])

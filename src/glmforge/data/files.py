@@ -1,0 +1,118 @@
+"""Which files a path stands for: itself, the data files of a directory, or a hub's dataset.
+
+A directory gives the files whose names end like data. Of a saved Arrow dataset it gives exactly
+those that ``state.json`` lists, never what the ``datasets`` library cached beside them; hidden
+files and folders are passed over. ``sources`` reads what comes out of here.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from glmforge.data.hub import is_hub_name
+from glmforge.errors import DataError
+
+Paths = str | Path | Sequence[str | Path]
+_DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".yml",
+                  ".yaml", ".gz", ".zst")  # fmt: skip
+DATA_ENDINGS = (*_DATA_SUFFIXES, ".txt", ".md")
+"""Names that end so are files', never a hub's; the others of a directory are passed over."""
+_DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+"""Files of a directory that describe data; asked for by name they are read like any other."""
+_LEFTOVER = re.compile(r"(cache-|tmp).*\.arrow")
+"""What ``datasets`` leaves beside its files: results of map and filter, unfinished ones."""
+_SPLIT_FILE = re.compile(r"(train|test|validation|valid|val|dev|eval)-\d{5}-of-\d{5}\..+")
+
+
+def data_files(path: Paths) -> list[Path]:
+    """Every data file of the given files and directories, in order; hub names as they are.
+
+    Raises:
+        DataError: paths that do not exist, hold no data file, lack a file of a saved dataset, or
+            hold several splits of one; all of them.
+    """
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    wrong = []
+    files: list[Path] = []
+    for item in paths:
+        place = Path(item)
+        if place.is_dir():
+            found, problem = _files_in(place)
+            files.extend(found)
+            if problem:
+                wrong.append(f"{place}: {problem}")
+        elif place.exists() or is_hub_name(str(item), DATA_ENDINGS):
+            files.append(place)
+        else:
+            wrong.append(f"{place}: no such file; check the path")
+    if wrong:
+        raise DataError(wrong)
+    return files
+
+
+def passed_over(directory: Path) -> list[Path]:
+    """The files of a directory that are not read, hidden ones and descriptions of data left out."""
+    read = set(_files_in(directory)[0])
+    return [
+        path
+        for path in _visible(directory)
+        if path not in read and path.name not in _DESCRIPTIONS and path.is_file()
+    ]
+
+
+def _files_in(place: Path) -> tuple[list[Path], str]:
+    """The data files of a directory, and why it cannot be read as one set."""
+    everything = _visible(place)
+    saved = {path.parent: _saved_files(path) for path in everything if path.name == "state.json"}
+    listed = {folder: names for folder, names in saved.items() if names}
+    missing = [f / name for f, names in listed.items() for name in names if not (f / name).exists()]
+    if missing:
+        names = ", ".join(path.name for path in missing)
+        return [], f"the saved dataset lacks {names}, which its state.json lists; save it again"
+    found = [
+        path
+        for path in everything
+        if path.suffix in _DATA_SUFFIXES
+        and path.name not in _DESCRIPTIONS
+        and (
+            path.name in listed[path.parent]
+            if path.parent in listed
+            else not _LEFTOVER.fullmatch(path.name)
+        )
+    ]
+    if not found:
+        others = [path.name for path in everything if path.is_file()][:5]
+        there = f" (there are {', '.join(others)}: name a file to have it read)" if others else ""
+        return [], f"no file of the directory is named like data{there}"
+    arrow = [path for path in found if path.suffix == ".arrow"]
+    splits = {path.parent.name for path in arrow} if (place / "dataset_dict.json").exists() else ()
+    if len(splits) > 1:
+        named = ", ".join(str(place / split) for split in sorted(splits))
+        return [], f"a saved dataset with several splits; give one of {named}"
+    matches = [_SPLIT_FILE.fullmatch(path.name) for path in found]
+    named_splits = sorted({match.group(1) for match in matches if match})
+    if len(named_splits) > 1:
+        return [], (
+            f"it holds the splits {', '.join(named_splits)}; give the files of one, such as "
+            f"{found[-1]}"
+        )
+    return found, ""
+
+
+def _visible(place: Path) -> list[Path]:
+    """Everything under a directory whose path from there has no hidden part, in order."""
+    return sorted(
+        path
+        for path in place.rglob("*")
+        if not any(part.startswith(".") for part in path.relative_to(place).parts)
+    )
+
+
+def _saved_files(state: Path) -> list[str]:
+    """The files that a saved dataset consists of; none where ``state.json`` is no list of them."""
+    try:
+        files = json.loads(state.read_bytes())["_data_files"]
+        return [str(file["filename"]) for file in files]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

@@ -1,0 +1,58 @@
+"""Which files a path stands for: exactly the data, once."""
+
+import json
+
+import datasets
+import pytest
+
+from glmforge.data import read_conversations
+from glmforge.data.sources import data_files
+from glmforge.errors import DataError
+
+PAIR = {"query": "问", "response": "答"}
+
+
+def write(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(PAIR), encoding="utf-8")
+    return path
+
+
+def test_results_that_datasets_cached_beside_a_saved_set_are_no_records(tmp_path):
+    datasets.Dataset.from_list([PAIR] * 30).save_to_disk(tmp_path / "set")
+    rows = datasets.load_from_disk(tmp_path / "set").map(lambda row: {"response": "乙"})
+    rows.filter(lambda row, number: number < 20, with_indices=True)
+    assert len(list((tmp_path / "set").glob("cache-*.arrow"))) == 2
+    assert len(read_conversations(tmp_path / "set")) == 30
+    (tmp_path / "set/state.json").unlink()
+    assert len(read_conversations(tmp_path / "set")) == 30, "told by the name where no list is"
+    cache = next((tmp_path / "set").glob("cache-*.arrow"))
+    assert data_files(cache) == [cache], "asked for by name"
+
+
+def test_a_file_that_a_saved_set_lists_and_lacks_is_named(tmp_path):
+    datasets.Dataset.from_list([PAIR] * 4).save_to_disk(tmp_path / "set", num_shards=2)
+    (tmp_path / "set/data-00001-of-00002.arrow").unlink()
+    with pytest.raises(DataError, match=r"lacks data-00001-of-00002\.arrow"):
+        read_conversations(tmp_path / "set")
+
+
+def test_other_data_beside_a_saved_set_is_read_too(tmp_path):
+    datasets.Dataset.from_list([PAIR] * 3).save_to_disk(tmp_path / "set")
+    write(tmp_path / "more.jsonl")
+    assert len(read_conversations(tmp_path)) == 4
+
+
+def test_hidden_folders_and_files_are_passed_over(tmp_path):
+    place = tmp_path / ".hidden-above/set"
+    seen = write(place / "a.jsonl")
+    write(place / ".ipynb_checkpoints/a-checkpoint.jsonl")
+    write(place / ".a.jsonl")
+    assert data_files(place) == [seen]
+
+
+def test_a_directory_without_data_names_what_it_holds(tmp_path):
+    write(tmp_path / "notes.data")
+    (tmp_path / "a.txt").write_text("文", encoding="utf-8")
+    with pytest.raises(DataError, match=r"a\.txt, notes\.data: name a file to have it read"):
+        data_files(tmp_path)
