@@ -98,6 +98,7 @@ def _read_message(item: Mapping[str, Any], number: int, options: ShapeOptions) -
         yield from _tool_step(item, number, train, options)
         return
     key = "value" if "value" in item and "content" not in item else "content"
+    _refuse_foreign(item, key, role, number)
     calls = calls_of(item)
     if calls:
         yield from _openai_calls(item, key, calls, number, train, options)
@@ -126,6 +127,30 @@ def _with_reasoning(
     for message in messages:
         yield replace(message, reasoning=reasoning) if reasoning else message
         reasoning = ""
+
+
+def _refuse_foreign(item: Mapping[str, Any], key: str, role: Role, number: int) -> None:
+    """Refuse calls and thinking on a message that is not the assistant's, and calls twice."""
+    parts = item[key] if isinstance(item.get(key), list) else []
+    kinds = {str(part.get("type")) for part in parts if isinstance(part, dict)}
+    who = f"message {number} has the role {item.get('role', item.get('from'))!r}"
+    if item.get("tool_calls") and item.get("function_call"):
+        text = f"message {number} has both tool_calls and function_call"
+        raise Unreadable("bad-call", text, "keep one of them")
+    if role == "assistant":
+        return
+    if calls_of(item) or "tool_call" in kinds:
+        raise Unreadable(
+            "bad-call",
+            f"{who} and holds a tool call, which only the assistant makes",
+            "correct its role, or remove the call",
+        )
+    if item.get("reasoning_content") or "reasoning" in kinds:
+        raise Unreadable(
+            "bad-reasoning",
+            f"{who} and holds thinking text, which only the assistant writes",
+            "correct its role, or remove the thinking",
+        )
 
 
 def _role(raw_role: Any, number: int) -> Role:

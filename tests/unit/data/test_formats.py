@@ -272,3 +272,37 @@ def test_each_of_several_calls_written_as_json_before_a_result_is_a_call():
     found = one({"messages": [{"role": "user", "content": "q"}, call, call,
                               {"role": "observation", "content": "r"}]})  # fmt: skip
     assert found.messages[1:3] == (CALL, CALL)
+
+
+@pytest.mark.parametrize("role", ["user", "human", "system", "tool"])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        {"content": "", "tool_calls": [{"function": {"name": "w", "arguments": "{}"}}]},
+        {"content": "words", "function_call": {"name": "w", "arguments": "{}"}},
+        {"content": [{"type": "tool_call", "value": CALL_TEXT}]},
+        {"content": [{"type": "reasoning", "value": "想"}, {"type": "text", "value": "t"}]},
+        {"content": "words", "reasoning_content": "想"},
+    ],
+)
+def test_only_the_assistant_calls_and_thinks(role, calls):
+    problem = one({"messages": [{"role": "user", "content": "q"}, {"role": role, **calls}]})
+    assert problem.rule in ("bad-call", "bad-reasoning")
+    assert f"message 2 has the role {role!r}" in problem.text
+
+
+def test_empty_call_fields_on_any_role_mean_no_call():
+    nothing = {"tool_calls": None, "function_call": None, "reasoning_content": ""}
+    found = one({"messages": [{"role": "user", "content": "q", **nothing}]})
+    assert found.messages == (Message(role="user", content="q"),)
+
+
+def test_a_message_with_two_kinds_of_call_fields_is_an_error():
+    call = {"name": "w", "arguments": "{}"}
+    both = {"role": "assistant", "content": "", "tool_calls": [call], "function_call": call}
+    assert one({"messages": [{"role": "user", "content": "q"}, both]}).rule == "bad-call"
+
+
+def test_a_part_whose_type_is_no_text_is_an_error():
+    parts = [{"type": ["text"], "value": "t"}]
+    assert one({"messages": [{"role": "user", "content": parts}]}).rule == "not-text"
