@@ -79,6 +79,9 @@ class PreparedSet(Sequence[Example]):
             with pa.memory_map(str(directory / part["name"])) as source:
                 reader = pa.ipc.open_file(source)
                 self._batches += [reader.get_batch(n) for n in range(reader.num_record_batches)]
+        self._ids = [_parts(batch.column("input_ids")) for batch in self._batches]
+        self._sources = [batch.column("source") for batch in self._batches]
+        self._spans = [_parts(batch.column("spans")) for batch in self._batches]
         self._ends = np.cumsum([len(batch) for batch in self._batches]).tolist()
         nothing = np.zeros(0, np.int64)
         lengths = [np.diff(b.column("input_ids").offsets.to_numpy()) for b in self._batches]
@@ -141,22 +144,25 @@ class PreparedSet(Sequence[Example]):
         index %= len(self)
         number = bisect.bisect_right(self._ends, index)
         row = index - (self._ends[number - 1] if number else 0)
-        batch = self._batches[number]
-        input_ids = np.array(_item(batch.column("input_ids"), row))  # a copy: the map is read-only
+        input_ids = np.array(_item(self._ids[number], row))  # a copy: the map is read-only
         labels = np.full_like(input_ids, IGNORED)
-        for start, end in _item(batch.column("spans"), row).reshape(-1, 2):
+        for start, end in _item(self._spans[number], row).reshape(-1, 2):
             labels[start:end] = input_ids[start:end]
-        source = batch.column("source")[row].as_py()
+        source = self._sources[number][row].as_py()
         return Example(input_ids=input_ids, labels=labels, source=source)
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(len(self)))
 
 
-def _item(column: pa.ListArray, row: int) -> Ids:
-    start, end = column.offsets[row].as_py(), column.offsets[row + 1].as_py()
-    items: Ids = column.values[start:end].to_numpy(zero_copy_only=True)
-    return items
+def _parts(column: pa.ListArray) -> tuple[Ids, Ids]:
+    """Views of a list column's values and offsets, where they lie: slicing Arrow is slow."""
+    return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy()
+
+
+def _item(parts: tuple[Ids, Ids], row: int) -> Ids:
+    values, offsets = parts
+    return values[offsets[row] : offsets[row + 1]]
 
 
 def open_prepared(directory: str | Path, *, verify: bool = True) -> PreparedSet:
