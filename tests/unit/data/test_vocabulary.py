@@ -5,6 +5,7 @@ import hashlib
 import pytest
 
 from glmforge.data import encode_conversation, train_vocabulary
+from glmforge.data.vocabulary import characters_per_token, evenly
 from glmforge.errors import DataError
 from glmforge.models import load_tokenizer
 
@@ -64,3 +65,18 @@ def test_impossible_requests_are_explained(tmp_path):
         train_vocabulary([" \n"], tmp_path, 300)
     with pytest.raises(DataError, match=r"no vocabulary of 9000 pieces.*more text or another"):
         train_vocabulary(TEXTS, tmp_path, 9000)
+
+
+def test_texts_are_taken_evenly_up_to_a_number_of_characters():
+    texts = [f"{number:04d}" for number in range(1000)]
+    taken = evenly(texts, 400)
+    assert len(taken) == 100
+    assert taken[:2] == ["0000", "0010"]
+    assert evenly(texts, 10_000) == texts
+
+
+def test_characters_a_token_are_counted_over_all_texts(directory):
+    rate = characters_per_token(directory, TEXTS)
+    tokenizer = load_tokenizer(directory)
+    tokens = sum(len(tokenizer.encode_text(text)) for text in TEXTS)
+    assert rate == pytest.approx(sum(map(len, TEXTS)) / tokens)
