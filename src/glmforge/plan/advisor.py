@@ -15,6 +15,9 @@ from glmforge.plan.speed import Links, Speed, predict_speed
 from glmforge.plan.states import trained_parameters
 from glmforge.plan.workload import GIB, Workload
 
+NOTABLE_SHARE = 0.01
+"""A change that frees less of the peak is not worth a sentence."""
+
 OFFLOADS = ((False, False), (True, False), (True, True))
 
 
@@ -188,6 +191,7 @@ def ways_out(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[st
                 ),
             )
         )
+    if work.method != "qlora" and not work.eight_bit:
         both = least.but(zero_stage=3, offload_optimizer=True, offload_param=True)
         tries.append(("ZeRO-3 with weights and optimizer on the host", both))
     if not work.is_low_rank:
@@ -196,25 +200,23 @@ def ways_out(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[st
     for words, option in tries:
         yield _attempt(shape, words, option, machine)
     half = least.but(row_tokens=work.row_tokens // 2)
-    before, after = account(shape, least), account(shape, half)
-    moving = sum(term.bytes for term in before.terms) - before.term("weights").bytes
-    moved = sum(term.bytes for term in after.terms) - after.term("weights").bytes
-    yield (
-        f"data.max_length={half.row_tokens} instead of {work.row_tokens}: what comes and goes "
-        f"falls from {moving / GIB:.1f} to {moved / GIB:.1f} GiB"
-    )
+    before, after = (account(shape, one).peak_gib for one in (least, half))
+    if after < (1 - NOTABLE_SHARE) * before:
+        yield (
+            f"data.max_length={half.row_tokens} instead of {work.row_tokens}: the peak falls from "
+            f"{before:.1f} to {after:.1f} GiB"
+        )
 
 
 def _about_zero2(
     shape: ModelShape, work: Workload, machine: Machine, least: Workload
 ) -> Iterator[str]:
-    """Say why ZeRO-2 cannot help, where even its least configuration is too large."""
+    """Say why ZeRO-2 cannot help, or with what it does, from its least configuration."""
     plain = least.but(zero_stage=2)
     found = account(shape, plain)
     if found.needed_gib <= machine.card_gib:
         yield _attempt(shape, "ZeRO-2", plain, machine)
         return
-    freed = found.peak_gib - account(shape, plain.but(offload_optimizer=True)).peak_gib
     states = 12 * trained_parameters(shape, work) / work.world_size / GIB
     reason = (
         f"the frozen weights alone are {found.term('weights').gib:.1f} GiB on every card"
@@ -222,17 +224,37 @@ def _about_zero2(
         else f"weights are {found.term('weights').gib:.1f} GiB on every card and the optimizer's "
         f"share is {states:.1f} GiB"
     )
+    needs = f"{reason}, micro-batch 1 with checkpointing needs {found.needed_gib:.1f} GiB"
+    if work.eight_bit:
+        yield f"ZeRO-2 does not fit at any micro-batch: {needs}"
+        return
+    offloaded = judge(shape, plain.but(offload_optimizer=True), machine)
+    freed = max(0.0, found.peak_gib - offloaded.account.peak_gib)
+    if offloaded.account.needed_gib > machine.card_gib:
+        yield (
+            f"ZeRO-2 does not fit at any micro-batch: {needs}, and optimizer offload frees only "
+            f"{freed:.2f} GiB"
+        )
+        return
     yield (
-        f"ZeRO-2 does not fit at any micro-batch: {reason}, micro-batch 1 with checkpointing needs "
-        f"{found.needed_gib:.1f} GiB, and optimizer offload frees only {max(0.0, freed):.2f} GiB"
+        f"ZeRO-2 without offloading does not fit at any micro-batch: {needs}; optimizer offload "
+        f"frees {freed:.1f} GiB of it"
     )
+    yield _attempt(shape, "ZeRO-2 with the optimizer on the host", offloaded.workload, machine)
 
 
 def _attempt(shape: ModelShape, words: str, option: Workload, machine: Machine) -> str:
+    """Say whether a configuration fits, and which memory is the limit where it does not."""
     found = judge(shape, option, machine)
-    verdict = "fits" if found.fits else "does not fit either"
     host = found.account.host_gib * machine.cards_per_host
-    host_words = f" and {host:.0f} GiB of host memory" if option.offload != "none" else ""
+    limits = []
+    if found.account.needed_gib > machine.card_gib:
+        limits.append(f"a card has {machine.card_gib:g} GiB")
+    if host > machine.host_gib:
+        limits.append(f"the machine has {machine.host_gib:g} GiB of host memory")
+    verdict = f"does not fit either ({' and '.join(limits)})" if limits else "fits"
+    shown = option.offload != "none" or host > machine.host_gib
+    host_words = f" and {host:.0f} GiB of host memory" if shown else ""
     return (
         f"{words}, micro-batch {option.micro_batch}, accumulation {option.accumulation}, "
         f"checkpointing: {verdict}, about {found.account.needed_gib:.1f} GiB a card{host_words}"

@@ -89,3 +89,43 @@ def test_host_memory_counts_all_ranks_of_a_machine() -> None:
     large = Machine(card_gib=80, cards_per_host=4, host_gib=256)
     assert not judge(chatglm3(), work, small).fits
     assert judge(chatglm3(), work, large).fits
+
+
+def full_on_one_card(host: float):
+    work = lora(method="full", micro_batch=2, checkpointing=True)
+    return work, Machine(card_gib=80, cards_per_host=1, host_gib=host)
+
+
+def test_what_is_chosen_is_never_called_impossible_beside_it() -> None:
+    """Full 6B on one card of 80 GiB: offloading fits, and the ways out begin with it."""
+    work, machine = full_on_one_card(512)
+    best = advise(chatglm3(), work, machine).best
+    assert best is not None
+    assert (best.workload.zero_stage, best.workload.offload) == (2, "optimizer")
+    said = list(ways_out(chatglm3(), work, machine))
+    assert said[0].startswith("ZeRO-2 without offloading does not fit at any micro-batch")
+    assert re.match(r"ZeRO-2 with the optimizer on the host, .*: fits, about", said[1])
+    assert "frees only" not in "\n".join(said)
+
+
+def test_a_shorter_row_that_changes_nothing_is_not_named() -> None:
+    """The peak of full training is its update: rows do not matter."""
+    work, machine = full_on_one_card(512)
+    assert "max_length" not in "\n".join(ways_out(chatglm3(), work, machine))
+
+
+def test_a_host_that_is_too_small_is_named_as_the_limit() -> None:
+    """64 GiB of host memory hold no optimizer of 6B parameters."""
+    work, machine = full_on_one_card(64)
+    said = "\n".join(ways_out(chatglm3(), work, machine))
+    limit = "does not fit either (the machine has 64 GiB of host memory), about"
+    assert re.search(rf"ZeRO-2 with the optimizer on the host, .*: {re.escape(limit)}", said)
+    assert re.search(rf"weights and optimizer on the host, .*: {re.escape(limit)}", said)
+
+
+def test_8_bit_states_are_never_told_to_go_to_the_host() -> None:
+    """The host's Adam is DeepSpeed's own, of 32 bits."""
+    work = lora(method="full", eight_bit=True, checkpointing=True)
+    said = "\n".join(ways_out(chatglm3(), work, Machine(card_gib=24, host_gib=512)))
+    assert "on the host" not in said
+    assert "offload" not in said
