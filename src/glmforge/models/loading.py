@@ -76,6 +76,18 @@ def load_config(directory: str | Path) -> PreTrainedConfig:
         ) from error
 
 
+DTYPE_NAMES: dict[str, Any] = {
+    name: dtype
+    for names, dtype in (
+        (("float32", "fp32"), torch.float32),
+        (("bfloat16", "bf16"), torch.bfloat16),
+        (("float16", "fp16", "half"), torch.float16),
+    )
+    for name in names
+}
+"""What users call the number formats of weights."""
+
+
 def new_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """Build a model with random weights; the same torch seed gives the same weights."""
     register_models()
@@ -106,7 +118,7 @@ def unfilled_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32)
 
 def load_model(
     directory: str | Path,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: str | torch.device | None = None,
     attention: Attention = "auto",
     quantization: Any = None,
@@ -115,7 +127,8 @@ def load_model(
 
     Args:
         directory: config.json and weights (safetensors or .bin, single or sharded), or a hub id.
-        dtype: of the weights; by default float32 on the CPU, the config's own elsewhere.
+        dtype: of the weights, torch's or its name ("bfloat16", "bf16"); by default float32 on the
+            CPU, the config's own elsewhere.
         device: by default the CPU.
         attention: ``eager`` is the slow oracle; ``auto`` picks the fastest kernel.
         quantization: transformers' ``BitsAndBytesConfig``, to load in 4 or 8 bit (CUDA).
@@ -129,6 +142,7 @@ def load_model(
     place = find_device("cpu" if device is None else device)
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" else config.dtype or torch.bfloat16
+    dtype = DTYPE_NAMES.get(dtype, dtype) if isinstance(dtype, str) else dtype
     _check_options(dtype, attention)
     check_directory(path, config)
     with no_progress_bars():

@@ -152,7 +152,7 @@ def test_a_configuration_without_keys_says_what_to_use(tmp_path):
     [
         ({"device": "xyz"}, "device 'xyz': torch knows no such device"),
         ({"device": "cuda:77"}, "device 'cuda:77': torch .* CUDA devices"),
-        ({"dtype": "bf16"}, "dtype 'bf16': use torch.float32"),
+        ({"dtype": "int8"}, "dtype 'int8': use torch.float32"),
         ({"dtype": torch.int8}, "dtype torch.int8: use"),
         ({"attention": "flash"}, "attention 'flash': use one of auto, eager, sdpa"),
     ],

@@ -36,7 +36,8 @@ def test_every_layout_and_dtype_opens_with_equal_weights(directory, tensors, lay
 
 
 def test_a_model_may_be_loaded_in_half_precision(directory):
-    assert load_model(directory, dtype=torch.bfloat16).dtype == torch.bfloat16
+    for name in (torch.bfloat16, "bfloat16", "bf16"):
+        assert load_model(directory, dtype=name).dtype == torch.bfloat16
 
 
 def test_missing_unexpected_and_misshaped_tensors_are_listed_at_once(directory, tensors):
