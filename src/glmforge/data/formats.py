@@ -18,6 +18,7 @@ from glmforge.data.shapes import (
     read_dialogue,
     read_messages,
     read_text,
+    read_tools,
 )
 
 Reader = Callable[[Mapping[str, Any], ShapeOptions], Iterator[tuple[list[Message], Any]]]
@@ -95,23 +96,42 @@ def _read_list(name: str) -> Reader:
         value: Mapping[str, Any], options: ShapeOptions
     ) -> Iterator[tuple[list[Message], Any]]:
         messages = read_messages(value[name], name, options)
-        system = value.get("system")
-        if isinstance(system, str) and system and (not messages or messages[0].role != "system"):
-            messages.insert(0, Message(role="system", content=system))
-        yield messages, _record_tools(value, value[name])
+        yield _with_system(_system(value, options), messages), _record_tools(value, value[name])
 
     return read
 
 
-def _record_tools(value: Mapping[str, Any], messages: Any) -> Any:
+def _system(value: Mapping[str, Any], options: ShapeOptions) -> list[Message]:
+    """The record's own system text as a message; none where the field is missing or empty."""
+    if value.get("system") is None or value["system"] == "":
+        return []
+    return [Message(role="system", content=read_text(value, "system", options))]
+
+
+def _with_system(system: list[Message], messages: list[Message]) -> list[Message]:
+    """The record's system text first; the messages may begin with the same one."""
+    if not system or not messages or messages[0].role != "system":
+        return [*system, *messages]
+    if messages[0].content not in ("", system[0].content):
+        raise Unreadable(
+            "two-systems",
+            "the record has a system text, and its messages begin with another one",
+            "keep one of them",
+        )
+    return [*system, *messages[1:]]
+
+
+def _record_tools(value: Mapping[str, Any], messages: Sequence[Any]) -> Any:
     """Tools of the record, or of the system message (where ChatGLM3 and GLM-4 put them)."""
-    if value.get("tools"):
-        return value["tools"]
-    if isinstance(messages, list):
-        for message in messages:
-            if isinstance(message, dict) and message.get("tools"):
-                return message["tools"]
-    return None
+    found = [value.get("tools"), *(m.get("tools") for m in messages if isinstance(m, dict))]
+    told = [tools for tools in found if tools]
+    if len(told) > 1 and any(read_tools(tools) != read_tools(told[0]) for tools in told[1:]):
+        raise Unreadable(
+            "two-tools",
+            "the record has tools in two places, which differ",
+            "keep them in one place",
+        )
+    return told[0] if told else None
 
 
 def _pair_reader(question: Sequence[str], answer: str) -> Reader:
@@ -120,9 +140,7 @@ def _pair_reader(question: Sequence[str], answer: str) -> Reader:
     def read(
         value: Mapping[str, Any], options: ShapeOptions
     ) -> Iterator[tuple[list[Message], Any]]:
-        messages: list[Message] = []
-        if value.get("system"):
-            messages.append(Message(role="system", content=read_text(value, "system", options)))
+        messages = _system(value, options)
         for old_question, old_answer in _history(value.get("history")):
             messages.append(Message(role="user", content=old_question))
             messages.append(Message(role="assistant", content=old_answer))
@@ -162,9 +180,7 @@ def _read_turns(name: str) -> Reader:
     def read(
         value: Mapping[str, Any], options: ShapeOptions
     ) -> Iterator[tuple[list[Message], Any]]:
-        messages: list[Message] = []
-        if value.get("system"):
-            messages.append(Message(role="system", content=read_text(value, "system", options)))
+        messages = _system(value, options)
         for turn in value[name]:
             messages.append(Message(role="user", content=read_text(turn, "human", options)))
             messages.append(

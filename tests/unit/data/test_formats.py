@@ -306,3 +306,38 @@ def test_a_message_with_two_kinds_of_call_fields_is_an_error():
 def test_a_part_whose_type_is_no_text_is_an_error():
     parts = [{"type": ["text"], "value": "t"}]
     assert one({"messages": [{"role": "user", "content": parts}]}).rule == "not-text"
+
+
+OWN = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+PAIR = {"instruction": "q", "output": "a"}
+TURNS_RECORD = {"conversation": [{"human": "q", "assistant": "a"}]}
+
+
+@pytest.mark.parametrize("record", [{"messages": OWN}, {"conversations": OWN}, PAIR, TURNS_RECORD])
+def test_a_system_text_of_the_record_goes_first_and_must_be_text(record):
+    assert pairs(one({**record, "system": "S"}))[0] == ("system", "S")
+    for none in ("", None):
+        assert pairs(one({**record, "system": none})) == [("user", "q"), ("assistant", "a")]
+    for wrong in (5, 0, False, [], ["S"], {"content": "S"}):
+        problem = one({**record, "system": wrong})
+        assert (problem.rule, "system" in problem.text) == ("not-text", True)
+
+
+def test_two_system_texts_that_differ_are_an_error():
+    def record(system, own):
+        return {"system": system, "messages": [{"role": "system", "content": own}, *OWN]}
+
+    assert one(record("S", "T")).rule == "two-systems"
+    for same in (record("S", "S"), record("S", ""), record("", "S"), record(None, "S")):
+        found = pairs(one(same))
+        assert found == [("system", "S"), ("user", "q"), ("assistant", "a")]
+
+
+def test_tools_that_differ_between_record_and_messages_are_an_error():
+    def record(tools, carried):
+        system = {"role": "system", "content": "", "tools": carried}
+        return {"messages": [system, *OWN], "tools": tools}
+
+    assert one(record(TOOLS, [{"name": "v"}])).rule == "two-tools"
+    for same in (record(TOOLS, json.dumps(TOOLS)), record([], TOOLS), record(TOOLS, None)):
+        assert one(same).tools == tuple(TOOLS)
