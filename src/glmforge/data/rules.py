@@ -7,7 +7,8 @@ named. Rules about how to *read* a record (a missing field, a value that is no t
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from glmforge.data.conversation import Conversation, Level, Message, Problem
 
@@ -49,6 +50,8 @@ def check(conversation: Conversation) -> list[Problem]:
         findings.extend(_text_findings(conversation.messages[0], "the text"))
     else:
         findings.extend(_order_findings(conversation.messages))
+        for number, tool in enumerate(conversation.tools, 1):
+            findings.extend(_surrogate_findings(_texts_in(tool), f"tool {number}"))
         for number, message in enumerate(conversation.messages, 1):
             findings.extend(_text_findings(message, f"message {number} ({message.role})"))
     return [
@@ -121,6 +124,7 @@ _SPLIT = "give text its own record"
 
 def _text_findings(message: Message, where: str) -> Iterator[_Finding]:
     text = message.text
+    yield from _surrogate_findings(message.name, f"the name in {where}")
     if _SUSPICIOUS.search(message.reasoning):
         yield from _character_findings(message.reasoning, f"the reasoning of {where}")
     if not text.strip() and not message.is_call:
@@ -137,7 +141,22 @@ def _text_findings(message: Message, where: str) -> Iterator[_Finding]:
         )
 
 
-def _character_findings(text: str, where: str) -> Iterator[_Finding]:
+def _texts_in(value: Any) -> str:
+    """Every text in a JSON value of any depth, keys too."""
+    texts: list[str] = []
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, Mapping):
+            rest += [*item.keys(), *item.values()]
+        elif isinstance(item, list | tuple):
+            rest += item
+        elif isinstance(item, str):
+            texts.append(item)
+    return "\n".join(texts)
+
+
+def _surrogate_findings(text: str, where: str) -> Iterator[_Finding]:
     surrogate = SURROGATES.search(text)
     if surrogate:
         code = f"U+{ord(surrogate.group()):04X}"
@@ -147,6 +166,11 @@ def _character_findings(text: str, where: str) -> Iterator[_Finding]:
             "repair the text at its source",
             "error",
         )
+
+
+def _character_findings(text: str, where: str) -> Iterator[_Finding]:
+    if SURROGATES.search(text):
+        yield from _surrogate_findings(text, where)
         return
     if control := sorted({f"U+{ord(match):04X}" for match in CONTROL_CHARACTERS.findall(text)}):
         yield (

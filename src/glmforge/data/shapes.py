@@ -328,7 +328,7 @@ def read_tools(value: Any) -> tuple[Mapping[str, Any], ...]:
     """Tools as objects: a list, one object, or either as JSON text; nothing is added or dropped.
 
     Raises:
-        Unreadable: the value is neither.
+        Unreadable: the value is neither, or a function has no name.
     """
     if value in (None, "", [], {}, ()):
         return ()
@@ -338,9 +338,30 @@ def read_tools(value: Any) -> tuple[Mapping[str, Any], ...]:
         except (ValueError, RecursionError):
             value = None
     tools = [value] if isinstance(value, dict) else value
-    if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict) for tool in tools):
+    if not isinstance(tools, list | tuple):
         raise Unreadable("bad-tools", "tools is no list of objects", "write a list of tools")
+    for number, tool in enumerate(tools, 1):
+        fault = _tool_fault(tool)
+        if fault:
+            raise Unreadable(
+                "bad-tools", f"tool {number} {fault}", 'write functions like {"name": "...", ...}'
+            )
     return tuple(tools)
+
+
+def _tool_fault(tool: Any) -> str:
+    """What is wrong with one tool; tools of other types than function are kept as they are."""
+    if not isinstance(tool, dict):
+        return f"is {_shown(tool)}, not an object"
+    if "function" not in tool and tool.get("type", "function") != "function":
+        return ""
+    function = tool.get("function", tool)
+    if not isinstance(function, dict):
+        return f"has a function that is {_shown(function)}, not an object"
+    name = function.get("name")
+    if name is None or name == "":
+        return "has no name"
+    return "" if isinstance(name, str) else f"has a name that is {_shown(name)}, not text"
 
 
 def _shown(value: Any) -> str:

@@ -9,9 +9,11 @@ from glmforge.data.conversation import Conversation
 from glmforge.data.formats import to_conversations
 from glmforge.data.quality import examine
 from glmforge.data.reading import Record
+from glmforge.data.rules import check
 from glmforge.data.shapes import ShapeOptions
 from glmforge.data.sources import ReadOptions, iterate
 from glmforge.data.templates import conversation_of
+from glmforge.errors import DataError
 
 # Files of shared/data: conversations that its SOURCE.txt counts, and further answers of a list.
 REAL_SETS = {
@@ -341,3 +343,44 @@ def test_tools_that_differ_between_record_and_messages_are_an_error():
     assert one(record(TOOLS, [{"name": "v"}])).rule == "two-tools"
     for same in (record(TOOLS, json.dumps(TOOLS)), record([], TOOLS), record(TOOLS, None)):
         assert one(same).tools == tuple(TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("tool", "what"),
+    [
+        ({"type": "function", "function": None}, "a function that is null, not an object"),
+        ({"type": "function", "function": "w"}, 'a function that is "w", not an object'),
+        ({"type": "function", "function": ["w"]}, "a function that is a list, not an object"),
+        ({"type": "function", "function": {}}, "no name"),
+        ({"type": "function", "function": {"name": 5}}, "a name that is 5, not text"),
+        ({"type": "function", "function": {"name": ""}}, "no name"),
+        ({"type": "function"}, "no name"),
+        ({"name": None}, "no name"),
+        ({"name": ["w"]}, "a name that is a list, not text"),
+        ({}, "no name"),
+        ("w", "is \"w\", not an object"),
+        (None, "is null, not an object"),
+    ],
+)  # fmt: skip
+def test_a_malformed_tool_is_an_error_that_names_it(tool, what):
+    for tools in ([TOOLS[0], tool], json.dumps([TOOLS[0], tool])):
+        problem = one({"messages": OWN, "tools": tools})
+        assert problem.rule == "bad-tools"
+        assert what in problem.text
+        assert "tool 2" in problem.text
+        with pytest.raises(DataError, match=r"tool 2 .*\[bad-tools\]"):
+            conversation_of(OWN, tools)
+
+
+def test_tools_of_other_types_need_no_name():
+    tools = [{"type": "code_interpreter"}, {"type": "web_search", "web_search": {"k": 1}}]
+    assert one({"messages": OWN, "tools": tools}).tools == tuple(tools)
+
+
+def test_half_a_surrogate_in_a_tool_or_a_name_is_an_error():
+    for tools, answer in (
+        ([{"name": "w", "description": "\ud83d"}], OWN[1]),
+        (None, {"role": "assistant", "metadata": "\ud83d", "content": "{}"}),
+    ):
+        record = one({"messages": [OWN[0], answer], "tools": tools})
+        assert [problem.rule for problem in check(record)] == ["lone-surrogate"]
