@@ -8,7 +8,11 @@ the name, so that what it saves names transformers' own class.
 from functools import cache
 from typing import Any
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    PreTrainedConfig,
+)
 
 from glmforge.errors import ModelError
 from glmforge.models.families import family_of
@@ -20,16 +24,28 @@ def class_for(config: PreTrainedConfig) -> Any:
     """Return the model class for a configuration: ours, or transformers' with our loss.
 
     Raises:
-        ModelError: transformers has no causal language model of this kind.
+        ModelError: transformers has no causal language model of this kind, or only as an encoder.
     """
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(
             f"model_type {config.model_type!r} is no causal language model that transformers has"
         )
+    if _is_encoder(config):
+        raise ModelError(
+            f"model_type {config.model_type!r} is an encoder (its tokens see what follows them) "
+            "and no causal language model: choose a decoder, such as GLM, Llama or Qwen"
+        )
     found = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if config.model_type == "chatglm" or not family_of(config).chunked_loss:
         return found
     return _with_chunked_loss(found)
+
+
+def _is_encoder(config: PreTrainedConfig) -> bool:
+    """Whether transformers has a causal class for it only because it can be half of a pair."""
+    if getattr(config, "is_encoder_decoder", False):
+        return True
+    return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
 
 
 @cache

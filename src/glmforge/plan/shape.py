@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from glmforge.errors import ModelError
 from glmforge.models.counts import (
     LinearShape,
     count_parameters,
@@ -89,8 +90,13 @@ class ModelShape:
 
 
 def shape_of(config: Any) -> ModelShape:
-    """Read the shape of a model's configuration (ours, or one of transformers')."""
+    """Read the shape of a model's configuration (ours, or one of transformers').
+
+    Raises:
+        ModelError: it is of no decoder with attention, or of weights that are quantised already.
+    """
     family = family_of(config)
+    _check_countable(config)
     counts, linears = count_parameters(config), layer_linears(config)
     heads = config.num_attention_heads
     layers = config.num_hidden_layers
@@ -114,6 +120,31 @@ def shape_of(config: Any) -> ModelShape:
         linears=linears,
         usual_targets=usual_lora_targets(config),
     )
+
+
+def _check_countable(config: Any) -> None:
+    """Refuse a model that the account has no numbers for.
+
+    Raises:
+        ModelError: naming what is missing, or the quantisation that is there.
+    """
+    kind = getattr(config, "model_type", "")
+    wanted = ("num_attention_heads", "num_hidden_layers", "hidden_size", "vocab_size")
+    missing = [name for name in wanted if not isinstance(getattr(config, name, None), int)]
+    if missing:
+        raise ModelError(
+            f"model_type {kind!r}: its config.json has no number {', '.join(missing)}; only "
+            "decoders with attention heads can be planned and trained, choose another base"
+        )
+    found = getattr(config, "quantization_config", None)
+    if found is not None:
+        values = found if isinstance(found, dict) else found.to_dict()
+        method = values.get("quant_method") or "some method"
+        bits = f", {values['bits']} bits" if values.get("bits") else ""
+        raise ModelError(
+            f"model_type {kind!r}: these weights are quantised already ({method}{bits}), which "
+            "cannot be trained here: take the base in 16 bits (method qlora makes it 4-bit itself)"
+        )
 
 
 def _inner_width(config: Any, linears: Sequence[LinearShape]) -> int:

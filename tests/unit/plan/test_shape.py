@@ -1,9 +1,13 @@
 """The shape of any causal language model of transformers, against the model built empty."""
 
+import re
+from typing import Any
+
 import pytest
 import torch
 import transformers
 
+from glmforge.errors import ModelError
 from glmforge.plan.memory import account
 from glmforge.plan.shape import shape_of
 from glmforge.plan.workload import Workload
@@ -41,3 +45,31 @@ def test_parameters_and_linear_layers_are_those_of_the_model(name: str) -> None:
 
 def gpt2() -> dict[str, int]:
     return {"n_embd": 64, "n_head": 4, "n_layer": 3, "vocab_size": 128}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("MambaConfig", {}, "'mamba': its config.json has no number num_attention_heads"),
+        ("RwkvConfig", {}, "'rwkv': its config.json has no number num_attention_heads"),
+        ("BertConfig", {}, "'bert' is an encoder"),
+        ("RobertaConfig", {}, "'roberta' is an encoder"),
+        ("BartConfig", {}, "'bart' is an encoder"),
+        (
+            "LlamaConfig",
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            "quantised already (gptq, 4 bits)",
+        ),
+        (
+            "LlamaConfig",
+            {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+            "quantised already (bitsandbytes)",
+        ),
+    ],
+)
+def test_what_the_account_has_no_numbers_for_is_refused(
+    name: str, changes: dict[str, Any], said: str
+) -> None:
+    """No attention heads, an encoder, weights of another format: named, not counted wrongly."""
+    with pytest.raises(ModelError, match=re.escape(said)):
+        shape_of(getattr(transformers, name)(**changes))
