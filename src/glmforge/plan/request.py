@@ -116,6 +116,8 @@ def workload_of(
         prefetch_bucket=zero.get("stage3_prefetch_bucket_size", 50_000_000),
         max_live=zero.get("stage3_max_live_parameters", 1_000_000_000),
         sub_group=int(zero.get("sub_group_size", 1_000_000_000)),
+        persistence=zero.get("stage3_param_persistence_threshold", 100_000),
+        all_persistent=zero.get("stage3_model_persistence_threshold", 2**63 - 1),
         overlap_comm=bool(zero["overlap_comm"]),
     )
 

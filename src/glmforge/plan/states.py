@@ -114,9 +114,29 @@ def _weights(shape: ModelShape, work: Workload, trained: int) -> Sized:
         size += e * trained
         formula += " + e Pt"
     if work.zero_stage == 3:
-        size = 0 if work.offload_param else -(-size // work.world_size)
+        whole = e * persistent_elements(shape, work)
+        divided = 0 if work.offload_param else -(-(size - whole) // work.world_size)
         formula = "0 (on the host)" if work.offload_param else f"({formula}) / N"
+        if whole:
+            formula += f", and {whole // e:,} elements whole (stage3_param_persistence_threshold)"
+        size = whole + divided
     return Sized(bytes=size, formula=formula)
+
+
+def persistent_elements(shape: ModelShape, work: Workload) -> int:
+    """Return the weights that stage 3 leaves whole on every card, in elements.
+
+    partition_parameters.py: those of at most stage3_param_persistence_threshold elements, as long
+    as all of them are no more than stage3_model_persistence_threshold. Norms and biases are few.
+    """
+    if work.zero_stage != 3 or (work.world_size == 1 and not work.offload_param):
+        return 0
+    found = 0
+    sizes = [linear.in_features * linear.out_features for linear in shape.linears]
+    for elements in (shape.embedding, *(sizes * shape.layers), shape.head):
+        if elements <= work.persistence and found + elements <= work.all_persistent:
+            found += elements
+    return found
 
 
 def _gradients(work: Workload, trained: int, share: int) -> tuple[Sized, int]:
@@ -219,8 +239,9 @@ def _live(shape: ModelShape, work: Workload) -> Sized:
     """Return gathered weights: none where one rank holds all, unless they come from the host."""
     if work.zero_stage != 3 or (work.world_size == 1 and not work.offload_param):
         return Sized(bytes=0, formula="0")
-    elements = min(shape.parameters, max(work.max_live, shape.layer_parameters))
-    elements += min(work.prefetch_bucket, shape.parameters - elements)
+    divided = shape.parameters - persistent_elements(shape, work)
+    elements = min(divided, max(work.max_live, shape.layer_parameters))
+    elements += min(work.prefetch_bucket, divided - elements)
     return Sized(
         bytes=work.element * elements,
         formula="e x (stage3_max_live_parameters + prefetch bucket), at most eP",

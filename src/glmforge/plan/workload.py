@@ -22,6 +22,8 @@ class Workload:
     ``repeats_heads``: the packed attention kernel at hand takes no grouped heads, so that keys and
     values are repeated to all query heads (torch before 2.12 without flash-attn).
     ``checkpoint_every`` n: with checkpointing, the first of every n layers is computed again.
+    ``persistence``: at stage 3, weights of so few elements stay whole on every card, as long as
+    they are ``all_persistent`` elements together at most.
     ``trained_layers`` is of method freeze; ``eight_bit``: optimizer states of bitsandbytes.
     """
 
@@ -49,6 +51,8 @@ class Workload:
     prefetch_bucket: int = 50_000_000
     max_live: int = 1_000_000_000
     sub_group: int = 1_000_000_000
+    persistence: int = 100_000
+    all_persistent: int = 2**63 - 1
     overlap_comm: bool = False
 
     @property
