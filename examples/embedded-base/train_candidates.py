@@ -4,7 +4,8 @@
 
 DIR holds what carry.py unpacked. A short run of all candidates at once measures their speed, from
 which both stages' numbers of steps follow (the same tokens for all); then each goes through both
-stages by `glmforge train`. OUT gets report.json and, for each candidate, its weights in fp16.
+stages by `glmforge train`. OUT gets report.json and, for each candidate, its weights in fp16, and
+stage 1's where there is one candidate: --prose-weights then tries another stage 2 alone.
 """
 
 import argparse
@@ -24,8 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROW_TOKENS = 512
 WARMUP_STEPS = 150
-CHAT_SHARE = 0.2  # of the tokens
-RESERVE_SECONDS = 100  # starts, compilation, evaluations, weights out
+RESERVE_SECONDS = 130  # starts, compilation, evaluations, weights out
 STOP_IDS = [2, 8006, 8008]  # </s>, <|user|>, <|observation|> of an 8,000-piece vocabulary
 
 
@@ -80,11 +80,19 @@ class Job:
         }  # fmt: skip
 
 
+def environment(gpu: int) -> dict[str, str]:
+    """The environment of a command on one GPU; -1 is none."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "4",
+        **({"CUDA_VISIBLE_DEVICES": str(gpu)} if gpu >= 0 else {}),
+    }
+
+
 def call(command: list[str], gpu: int, log: Path) -> None:
     """Run a command on one GPU with its output in a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    env = os.environ | {"OMP_NUM_THREADS": "4"}
-    env |= {"CUDA_VISIBLE_DEVICES": str(gpu)} if gpu >= 0 else {}
+    env = environment(gpu)
     with log.open("w") as out:
         status = subprocess.run(command, stdout=out, stderr=out, env=env, check=False).returncode
     if status:
@@ -104,9 +112,9 @@ def write_configs(data: Path, work: Path) -> None:
         (work / f"{stage}.yaml").write_text(text.replace("DATA/", f"{data}/"), encoding="utf-8")
 
 
-def planned_steps(tokens: float, rows: list[int]) -> tuple[int, int]:
+def planned_steps(tokens: float, rows: list[int], chat_share: float) -> tuple[int, int]:
     """Steps of both stages for so many tokens, with so many rows a step of each."""
-    prose, chat = tokens * (1 - CHAT_SHARE), tokens * CHAT_SHARE
+    prose, chat = tokens * (1 - chat_share), tokens * chat_share
     return (
         max(20, int(prose / (rows[0] * ROW_TOKENS))),
         max(20, int(chat / (rows[1] * ROW_TOKENS))),
@@ -124,27 +132,48 @@ def stage_settings(steps: int, rows: int, looks: int) -> list[str]:
 
 
 def both_stages(job: Job, steps: tuple[int, int], args: argparse.Namespace) -> dict[str, Any]:
-    """Train one candidate and write its weights."""
-    settings = [*stage_settings(steps[0], args.rows[0], looks=5), *args.set]
-    first = job.train("prose", "prose", *settings)
+    """Train one candidate and write its weights; stage 1's too where there is one candidate."""
+    found: dict[str, Any] = {}
+    start = args.prose_weights
+    if start is None:
+        first = job.train("prose", "prose", *stage_settings(steps[0], args.rows[0], 5), *args.set)
+        start = newest(first)
+        found["prose"] = job.report(first)
+        if len(args.shapes) == 1:
+            write_weights(job, start, f"{job.shape}-prose", args.out)
     settings = [*stage_settings(steps[1], args.rows[1], looks=3), *args.set]
-    second = job.train("chat", "chat", *settings, init_from=newest(first))
-    kept = job.work / job.shape / "fp16"
-    glmforge = [sys.executable, "-m", "glmforge"]
-    call([*glmforge, "consolidate", str(newest(second)), str(kept), "--dtype", "fp16",
-          "--max-shard-size", "14MB"], job.gpu, kept.with_suffix(".log"))  # fmt: skip
-    call([*glmforge, "evaluate", str(kept), "--data", str(job.data / "prose_held_out.jsonl"),
-          "--max-length", "512", "--num-prompts", "0", "--batch-size", "64", "--json"],
-         job.gpu, kept.with_name("after.log"))  # fmt: skip
+    second = job.train("chat", "chat", *settings, init_from=start)
+    kept = write_weights(job, newest(second), job.shape, args.out)
+    found |= {"chat": job.report(second), "samples": samples(second)}
+    (args.out / f"{job.shape}.json").write_text(json.dumps(found, ensure_ascii=False, indent=1))
+    found["prose_after_chat"] = prose_perplexity(job, kept)
+    return found
+
+
+def write_weights(job: Job, checkpoint: Path, name: str, out: Path) -> Path:
+    """Write a checkpoint's weights in fp16, in files below 15 MiB; return the model directory."""
+    kept = job.work / job.shape / f"{name}-fp16"
+    command = [sys.executable, "-m", "glmforge", "consolidate", str(checkpoint), str(kept)]
+    command += ["--dtype", "fp16", "--max-shard-size", "14MB"]
+    call(command, job.gpu, kept.with_suffix(".log"))
     shards = sorted(kept.glob("*.safetensors"))
     for number, shard in enumerate(shards, 1):
-        shutil.copy(shard, args.out / f"{job.shape}-{number}-of-{len(shards)}.safetensors")
-    return {
-        "prose": job.report(first),
-        "chat": job.report(second),
-        "prose_after_chat": kept.with_name("after.log").read_text()[-1500:],
-        "samples": samples(second),
-    }
+        shutil.copy(shard, out / f"{name}-{number}-of-{len(shards)}.safetensors")
+    return kept
+
+
+def prose_perplexity(job: Job, model: Path) -> float | None:
+    """Perplexity of held-out prose; None where it cannot be measured (the log says why)."""
+    command = [sys.executable, "-m", "glmforge", "evaluate", str(model), "--data"]
+    command += [str(job.data / "prose_held_out.jsonl"), "--max-length", "512"]
+    command += ["--num-prompts", "0", "--batch-size", "64", "--json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(job.gpu), check=False
+    )
+    if done.returncode:
+        print(done.stderr[-1000:], file=sys.stderr)
+        return None
+    return round(math.exp(json.loads(done.stdout)["loss"]), 2)
 
 
 def newest(run: Path) -> Path:
@@ -180,8 +209,9 @@ def main(args: argparse.Namespace) -> None:
         probe = [line for line in probe if "eval_steps" not in line] + ["data.validation=null"]
         runs = list(pool.map(lambda job: job.train("prose", "probe", *probe), jobs))
         speeds = [job.report(run)["tokens_per_second"] for job, run in zip(jobs, runs)]
+        share = args.chat_share if args.prose_weights is None else 1.0
         left = max(0, args.seconds - (time.monotonic() - began) - args.reserve)
-        steps = planned_steps(min(args.tokens, min(speeds) * left), args.rows)
+        steps = planned_steps(min(args.tokens, min(speeds) * left), args.rows, share)
         print(f"probed at {time.monotonic() - began:.0f} s: {speeds} tokens/s; "
               f"{steps} steps in {left:.0f} s", flush=True)  # fmt: skip
         running = [pool.submit(both_stages, job, steps, args) for job in jobs]
@@ -203,6 +233,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=float, default=400e6, help="at most, both stages")
     parser.add_argument("--rows", type=int, nargs=2, default=[128, 64], help="a step, each stage")
     parser.add_argument("--probe-steps", type=int, default=30)
+    parser.add_argument("--chat-share", type=float, default=0.2, help="of the tokens")
+    parser.add_argument("--prose-weights", type=Path, help="stage 1 is done: its model directory")
     parser.add_argument("--gpus", type=int, default=1, help="0 is the CPU")
     parser.add_argument("--set", nargs="*", default=[], help="further settings, section.name=value")
     return parser.parse_args()
