@@ -13,9 +13,10 @@ import typer
 
 from glmforge.config import RunConfig
 from glmforge.distributed.env import World
-from glmforge.errors import UsageError
+from glmforge.errors import ConfigError, UsageError
 from glmforge.launch.devices import visible_devices
 from glmforge.launch.nodes import launch_nodes, node_settings
+from glmforge.launch.outcome import say
 from glmforge.launch.sameness import compared_settings
 from glmforge.launch.slurm import SlurmJob, submit, write_job
 from glmforge.plan.early import check_map_early
@@ -108,8 +109,26 @@ def leave_for_machines(
     if machines is None:
         return None
     check_map_early(run, world_size=machines.world_size)
+    if machines.world_size is None:
+        _warn_of_even_machines(run, machines.num_nodes)
     alike = compared_settings(run, start)
-    return launch_nodes(argv, machines, gpus=launch.gpus, alike=alike, record=directory)
+    return launch_nodes(
+        argv,
+        machines,
+        gpus=launch.gpus,
+        alike=alike,
+        judge=lambda world_size: check_map_early(run, world_size=world_size),
+        record=directory,
+    )
+
+
+def _warn_of_even_machines(run: RunConfig, num_nodes: int) -> None:
+    """Say before the wait what would be refused after it, if all machines start as many ranks."""
+    ranks = ranks_here(run)
+    try:
+        check_map_early(run, world_size=num_nodes * ranks)
+    except ConfigError as error:
+        say(f"launch: if each of the {num_nodes} machines starts {ranks} process(es): {error}")
 
 
 def ranks_here(run: RunConfig) -> int:

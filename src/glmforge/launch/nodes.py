@@ -6,7 +6,7 @@ this machine's part of the ranks. Processes are ``local.py``'s, the meeting is `
 
 import importlib.metadata
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,8 @@ class NodeSettings:
     nproc: int | None = None
     world_size: int | None = None
     """Ranks of all machines, where a hostfile says it; the machines may differ otherwise."""
+    hosts: tuple[str, ...] = ()
+    """Names of all machines, where a hostfile has them."""
 
 
 def node_settings(
@@ -101,6 +103,7 @@ def _from_hostfile(
         port=port,
         nproc=slots,
         world_size=sum(host.slots for host in hosts),
+        hosts=tuple(host.name for host in hosts),
     )
 
 
@@ -110,6 +113,7 @@ def launch_nodes(
     *,
     gpus: str | None,
     alike: Mapping[str, str],
+    judge: Callable[[int], None],
     record: Path | None = None,
 ) -> int:
     """Run this machine's ranks of `glmforge argv…`, after all machines have met.
@@ -119,6 +123,7 @@ def launch_nodes(
         settings: this machine among the others.
         gpus: what `--gpus` says here.
         alike: what must be the same on all machines, as `sameness.compared_settings` returns it.
+        judge: refuses what does not fit the number of ranks, once that is known.
         record: the run directory, where a dead rank is written into final.json.
 
     Returns:
@@ -129,7 +134,7 @@ def launch_nodes(
             started with other settings.
         RankFailed: a rank or a machine died: which, of what, and what that means.
     """
-    return run_node(program(argv), settings, gpus=gpus, alike=alike, record=record)
+    return run_node(program(argv), settings, gpus=gpus, alike=alike, judge=judge, record=record)
 
 
 def run_node(
@@ -138,6 +143,7 @@ def run_node(
     *,
     gpus: str | None,
     alike: Mapping[str, str],
+    judge: Callable[[int], None],
     record: Path | None = None,
 ) -> int:
     """Run a command as this machine's ranks; see `launch_nodes`."""
@@ -154,7 +160,8 @@ def run_node(
     )
     place_name = f"{settings.address}:{settings.port}"
     say(f"launch: node {node.node} of {node.num_nodes} ({host}) waits for all at {place_name}")
-    part = meet(node, settings.address, settings.port, say)
+    part = meet(node, settings.address, settings.port, say, settings.hosts)
+    judge(part.world_size)
     last = part.first_rank + placement.nproc - 1
     devices = devices_in_words(placement, visible)
     say(

@@ -8,13 +8,13 @@ needed: a missing machine or a wrong node rank is named in a minute, not in a tr
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from glmforge.errors import LaunchError
 from glmforge.launch.link import Link, Peer
-from glmforge.launch.ports import check_meeting_point, free_port
+from glmforge.launch.ports import RENDEZVOUS, check_meeting_point, free_port
 from glmforge.launch.sameness import difference
 
 MEETING_SECONDS = 60.0
@@ -50,7 +50,9 @@ class Part:
     link: Link
 
 
-def meet(node: Node, address: str, port: int, say: Callable[[str], None]) -> Part:
+def meet(
+    node: Node, address: str, port: int, say: Callable[[str], None], hosts: Sequence[str] = ()
+) -> Part:
     """Meet the other machines.
 
     Args:
@@ -58,17 +60,20 @@ def meet(node: Node, address: str, port: int, say: Callable[[str], None]) -> Par
         address: of node 0, as all machines reach it.
         port: where node 0's launcher listens.
         say: prints a line for the user.
+        hosts: names of all machines, by node, where a hostfile has them.
 
     Raises:
         LaunchError: not all came within a minute (says who is missing), or this one was refused.
     """
     if node.node == 0:
-        return _hold(node, address, port, say)
+        return _hold(node, address, port, say, hosts)
     return _join(node, address, port)
 
 
-def _hold(node: Node, address: str, port: int, say: Callable[[str], None]) -> Part:
-    check_meeting_point(address, port)
+def _hold(
+    node: Node, address: str, port: int, say: Callable[[str], None], hosts: Sequence[str]
+) -> Part:
+    check_meeting_point(address, port, RENDEZVOUS)
     deadline = time.monotonic() + MEETING_SECONDS
     there: dict[int, tuple[Node, Peer]] = {}
     refused: list[str] = []
@@ -78,7 +83,7 @@ def _hold(node: Node, address: str, port: int, say: Callable[[str], None]) -> Pa
             try:
                 connection, _ = server.accept()
             except TimeoutError:
-                _give_up(node, there, refused, f"{address}:{port}")
+                _give_up(node, there, refused, f"{address}:{port}", hosts)
             said = _hello(connection)
             wrong = (
                 "it said nothing that was understood" if said is None else _fault(said, node, there)
@@ -109,7 +114,11 @@ def _fault(said: Node, node: Node, there: dict[int, tuple[Node, Peer]]) -> str |
 
 
 def _give_up(
-    node: Node, there: dict[int, tuple[Node, Peer]], refused: list[str], place: str
+    node: Node,
+    there: dict[int, tuple[Node, Peer]],
+    refused: list[str],
+    place: str,
+    hosts: Sequence[str],
 ) -> None:
     """Tell everyone who is missing.
 
@@ -118,8 +127,9 @@ def _give_up(
     """
     missing = [number for number in range(1, node.num_nodes) if number not in there]
     present = [f"0 ({node.host})", *(f"{n} ({said.host})" for n, (said, _) in there.items())]
+    named = [f"{number} ({hosts[number]})" if hosts else str(number) for number in missing]
     error = (
-        f"node {', '.join(map(str, missing))} of {node.num_nodes} did not come to {place} within "
+        f"node {', '.join(named)} of {node.num_nodes} did not come to {place} within "
         f"{MEETING_SECONDS:.0f} s; there were node {', '.join(present)}. Start the same command "
         f"there with --node-rank {missing[0]}, and see that {place} can be reached from it"
     )

@@ -11,12 +11,13 @@ from glmforge.cli import machines
 from glmforge.cli.machines import MachineOptions, leave_for_machines
 from glmforge.config import config_from_mapping
 from glmforge.distributed.env import World
-from glmforge.errors import LaunchError, UsageError
+from glmforge.errors import ConfigError, LaunchError, UsageError
 
 
-def run(tmp_path: Path, **launch: Any) -> Any:
+def run(tmp_path: Path, deepspeed: dict[str, Any] | None = None, **launch: Any) -> Any:
     return config_from_mapping(
         {
+            "deepspeed": deepspeed,
             "model": {"model_name_or_path": "model"},
             "data": {"train": "train.jsonl"},
             "training": {"output_dir": str(tmp_path / "runs" / "one")},
@@ -82,6 +83,23 @@ def test_options_about_machines_start_this_machines_part(
     assert rest["alike"]["training.learning_rate"] == "5e-05"
     assert rest["alike"]["--resume"] == '"auto"'
     assert "launch.nproc" not in rest["alike"]
+
+
+def test_a_map_that_fits_no_number_of_ranks_is_judged_before_and_after_the_meeting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Machines may start unlike numbers: told before the wait, refused once all have met."""
+    seen: list[Any] = []
+    monkeypatch.setattr(machines, "launch_nodes", lambda *a, **k: seen.append(k) or 0)
+    chosen = options(nnodes=2, node_rank=0, rdzv="127.0.0.1")
+    deepspeed = {"train_batch_size": 9, "gradient_accumulation_steps": 1}
+    config = run(tmp_path, deepspeed=deepspeed, nproc=4)
+    assert leave_for_machines(chosen, config, ["train", "c"], World(), {}) == 0
+    said = capsys.readouterr().err
+    assert "launch: if each of the 2 machines starts 4 process(es): " in said
+    assert "train_batch_size" in said
+    with pytest.raises(ConfigError, match="train_batch_size"):
+        seen[0]["judge"](8)
 
 
 def test_incomplete_options_are_named(tmp_path: Path) -> None:

@@ -27,11 +27,12 @@ from glmforge.launch.nodes import NodeSettings, run_node
 rollcall.MEETING_SECONDS = {patience}
 watch.ALONE_SECONDS = watch.TERM_SECONDS = 0.3
 settings = NodeSettings(num_nodes={num_nodes}, node={node}, address={address!r}, port={port},
-                        nproc={nproc})
+                        nproc={nproc}, hosts={hosts!r})
 record = {record!r}
 try:
     code = run_node([sys.executable, "-c", {program!r}], settings, gpus=None,
-                    alike={alike!r}, record=Path(record) if record else None)
+                    alike={alike!r}, judge=lambda ranks: None,
+                    record=Path(record) if record else None)
 except GlmForgeError as error:
     print(f"error: {{error}}", file=sys.stderr)
     code = error.exit_code
@@ -57,6 +58,7 @@ class Machines:
         patience: float = 30,
         record: str = "",
         alike: dict[str, str] | None = None,
+        hosts: tuple[str, ...] = (),
     ) -> "subprocess.Popen[str]":
         code = LAUNCHER.format(
             node=node,
@@ -68,6 +70,7 @@ class Machines:
             program=RANK + program,
             record=record,
             alike=alike or {},
+            hosts=hosts,
         )
         process = subprocess.Popen(
             [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
@@ -124,6 +127,23 @@ def test_a_machine_that_never_comes_is_named(machines: Machines) -> None:
         assert code == 1
         assert f"node 2 of 3 did not come to {ADDRESS}:{machines.port} within 3 s" in err
         assert "Start the same command there with --node-rank 2" in err
+
+
+def test_a_missing_machine_of_a_hostfile_is_named_as_it_is_there(machines: Machines) -> None:
+    """worker-2, not only node 1."""
+    code, err = ended(machines(0, "pass", patience=0.5, hosts=(ADDRESS, "worker-2")))
+    assert code == 1
+    assert f"node 1 (worker-2) of 2 did not come to {ADDRESS}:{machines.port}" in err
+
+
+def test_a_taken_rendezvous_is_refused_with_its_own_option(machines: Machines) -> None:
+    """--master-port has no part in it, and no other port is looked for."""
+    with socket.create_server((ADDRESS, machines.port)):
+        code, err = ended(machines(0, "pass"))
+    assert code == 1
+    assert f"port {machines.port} is in use on this machine" in err
+    assert "name another in --rdzv HOST:PORT, the same on all machines" in err
+    assert "--master-port" not in err
 
 
 def test_without_node_0_the_others_say_so(machines: Machines) -> None:
@@ -278,7 +298,13 @@ def test_a_hostfile_says_how_many_machines_and_which_this_is(tmp_path: Path) -> 
     file.write_text(f"other.invalid slots=2\n{socket.gethostname()} slots=1\n")
     found = node_settings(nnodes=None, node_rank=None, rdzv=None, hostfile=file, nproc=None)
     assert found == NodeSettings(
-        num_nodes=2, node=1, address="other.invalid", port=DEFAULT_PORT, nproc=1, world_size=3
+        num_nodes=2,
+        node=1,
+        address="other.invalid",
+        port=DEFAULT_PORT,
+        nproc=1,
+        world_size=3,
+        hosts=("other.invalid", socket.gethostname()),
     )
     file.write_text("127.0.0.2 slots=1\n127.0.0.3 slots=1\n")
     with pytest.raises(LaunchError, match="2 lines are this machine"):
