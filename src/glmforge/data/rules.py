@@ -22,8 +22,10 @@ REPAIRS: dict[str, str] = {
 # Spellings of control tokens in the four generations; people type or paste them.
 CONTROL_SPELLINGS = re.compile(
     r"\[g?s?MASK\]|<\|(?:system|user|assistant|observation|endoftext|begin_of_\w+|end_of_\w+)\|>"
-    r"|</?s>|<[se]op>|\b[se]op\b|<pad>|<unk>|<n>|<\|tab\|>|<\|blank_\d+\|>"
+    r"|</?s>|<[se]op>|\b[se]op\b|<pad>|<unk>"
 )
+# ChatGLM-6B's only pieces for a newline, a tab and 2 to 80 blanks; it cannot tell them apart.
+BLANK_SPELLINGS = re.compile(r"<n>|<\|tab\|>|<\|blank_(?:[2-9]|[1-7]\d|80)\|>")
 # {{name}} of identity sets and <NAME>, <AUTHOR> of the older ones.
 PLACEHOLDERS = re.compile(r"\{\{\s*\w+\s*\}\}|<(?!UNK>)[A-Z][A-Z_]{2,}>")
 # What preparing a set for a smaller vocabulary left in place of a word (ADGEN has many).
@@ -184,6 +186,14 @@ def _character_findings(text: str, where: str) -> Iterator[_Finding]:
             "control-spelling",
             f"{where} spells control tokens: {' '.join(spellings)}",
             "it is encoded as plain text; check that this is meant",
+            "warning",
+        )
+    if blanks := sorted(set(BLANK_SPELLINGS.findall(text))):
+        yield (
+            "blank-spelling",
+            f"{where} spells white space: {' '.join(blanks)}",
+            "ChatGLM-6B reads it as that white space, the others as plain text; write the white "
+            "space itself, or check that this is meant",
             "warning",
         )
     if placeholders := sorted(set(PLACEHOLDERS.findall(text))):

@@ -152,3 +152,18 @@ def test_half_a_surrogate_in_the_thinking_is_an_error_and_merging_keeps_both_tho
     assert "lone-surrogate" in [problem.rule for problem in check(dialogue)]
     merged, _ = repair(dialogue, ["merge"])
     assert merged.messages[1].reasoning == "一\n二\ud83d"
+
+
+@pytest.mark.parametrize("spelling", ["<n>", "<|tab|>", "<|blank_2|>", "<|blank_80|>"])
+def test_spellings_of_white_space_have_a_warning_that_says_who_reads_them_so(spelling):
+    (problem,) = check(conversation(("u", f"前{spelling}后"), ("a", "a")))
+    assert (problem.rule, problem.level) == ("blank-spelling", "warning")
+    assert spelling in problem.text
+    assert "ChatGLM-6B reads" in problem.advice
+    assert "plain text" in problem.advice
+
+
+def test_both_kinds_of_spellings_have_their_own_warning_and_near_ones_none():
+    found = rules(("u", "<n> [gMASK] <|blank_1|> <|blank_81|>"), ("a", "a"))
+    assert found == ["control-spelling:warning", "blank-spelling:warning"]
+    assert rules(("u", "<|blank_1|> <|blank_81|> <|tab> <nn>"), ("a", "a")) == []

@@ -180,3 +180,12 @@ def test_decoded_labels_are_the_answers_of_any_dialogue(real_tokenizer, name, tu
         if name != "chatglm-6b":
             decoded = tokenizer.decode(run).removeprefix("\n")
             assert decoded.strip() == answer.strip()
+
+
+@pytest.mark.parametrize("blank", ["<n>", "<|tab|>", "<|blank_4|>"])
+def test_only_chatglm_6b_reads_spellings_of_white_space_as_white_space(real_tokenizer, blank):
+    """Its vocabulary has one id for both; docs/data.md and the rule blank-spelling say so."""
+    white = {"<n>": "\n", "<|tab|>": "\t", "<|blank_4|>": "    "}[blank]
+    for name in ("chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b-chat"):
+        encode = real_tokenizer(name).encode_text
+        assert (encode(f"前{blank}后") == encode(f"前{white}后")) == (name == "chatglm-6b")
