@@ -224,7 +224,13 @@ def preview(
     chosen = (found for found in rows if flag is None or flag in found.flags)
     if html is not None:
         shown = list(islice(chosen, row - 1, row - 1 + PAGE_ROWS))
-        html.write_text(preview_page(shown, ", ".join(inputs.train)), encoding="utf-8")
+        try:
+            html.write_text(preview_page(shown, ", ".join(inputs.train)), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"--html {html}: cannot be written ({error.strerror}); name a file in a directory "
+                "that exists and may be written"
+            ) from error
         more = f", the first {PAGE_ROWS:,}: choose others with --row" if next(chosen, None) else ""
         print(f"page with {len(shown):,} rows written to {html}{more}")
         return

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from glmforge.data.reading import LineRange, read_json_lines
 from glmforge.data.segments import Labels
 from glmforge.data.sources import ReadOptions, convert, read_records
 from glmforge.data.truncation import Truncation
+from glmforge.errors import DataError
 
 KEPT_PROBLEMS = 200
 """Faults of a part that its description brings along; the file beside the part has all problems,
@@ -51,6 +53,23 @@ class Unit:
     stretch: LineRange | None = None
 
 
+@contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Name what cannot be written under a prepared set's directory, and the way out.
+
+    Raises:
+        DataError: the system refuses: no such place, no room, no permission.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or directory}: the prepared set cannot be written here "
+            f"({error.strerror or error}); choose a directory with data.prepared_dir that may be "
+            "written and has room"
+        ) from error
+
+
 class PartWriter:
     """Writes parts into one directory with one tokenizer, on one core."""
 
@@ -67,7 +86,15 @@ class PartWriter:
         )
 
     def part(self, number: int, unit: Unit) -> dict[str, Any]:
-        """Write a unit's part and its description; return the description."""
+        """Write a unit's part and its description; return the description.
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        with writing(self._directory):
+            return self._part(number, unit)
+
+    def _part(self, number: int, unit: Unit) -> dict[str, Any]:
         name = f"part-{number:05d}.arrow"
         target = self._directory / name
         sidecar = target.with_suffix(".json")

@@ -19,7 +19,7 @@ from glmforge.data.conversation import Problem
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.examples import Counts, OnError, limit_of, nothing_left, problems_error
 from glmforge.data.hub import hub_digest
-from glmforge.data.part_writer import PrepareSettings, Unit
+from glmforge.data.part_writer import PrepareSettings, Unit, writing
 from glmforge.data.prepared import (
     FORMAT_VERSION,
     MANIFEST,
@@ -61,7 +61,7 @@ def prepare(
         say: called with a line about reuse.
 
     Raises:
-        DataError: as ``load_examples``, or the set that is there is damaged.
+        DataError: as ``load_examples``, the set that is there is damaged, or none can be written.
     """
     tokenizer = make_tokenizer()
     limit_of(
@@ -82,7 +82,8 @@ def prepare(
         if say:
             say(f"data: using the prepared set {directory}")
         return found
-    directory.mkdir(parents=True, exist_ok=True)
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
     total = sum(unit.size for unit in units) or 1
     done = 0
     parts = []
@@ -185,6 +186,7 @@ def _finish(
         "parts": [{"name": part["name"], "sha256": part["sha256"]} for part in parts],
     }
     draft = directory / f"{MANIFEST}.{os.getpid()}.tmp"
-    draft.write_text(json.dumps(manifest, ensure_ascii=False, indent=1), encoding="utf-8")
-    draft.replace(directory / MANIFEST)
+    with writing(directory):
+        draft.write_text(json.dumps(manifest, ensure_ascii=False, indent=1), encoding="utf-8")
+        draft.replace(directory / MANIFEST)
     return open_prepared(directory, verify=False)

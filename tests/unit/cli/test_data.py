@@ -77,6 +77,13 @@ def test_preview_writes_a_page(shared, good, tmp_path):
     assert "<!doctype html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_a_page_that_cannot_be_written_is_named(shared, good, tmp_path):
+    model = shared / "tokenizers/chatglm3-6b"
+    for place in (tmp_path / "nope/x.html", tmp_path):
+        with pytest.raises(UsageError, match=r"cannot be written .*name a file in a directory"):
+            run("preview", good, "--model", model, "--html", place)
+
+
 def test_bad_calls_are_explained(good, tmp_path):
     with pytest.raises(UsageError, match="data files, or --config"):
         run("check")

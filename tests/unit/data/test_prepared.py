@@ -108,6 +108,22 @@ def test_a_flipped_byte_is_caught_on_opening(stub, train_file, tmp_path):
         prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
 
 
+@pytest.mark.parametrize("place", ["a-file", "a-file/below", "/proc/nothing"])
+def test_a_place_where_no_set_can_be_written_is_named(stub, train_file, tmp_path, place):
+    (tmp_path / "a-file").write_text("", encoding="utf-8")
+    with pytest.raises(DataError, match=r"cannot be written here .*data\.prepared_dir"):
+        prepare(train_file, lambda: stub["chatglm3"], tmp_path / place, SETTINGS)
+
+
+def test_a_disk_that_is_full_midway_is_named(stub, train_file, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("glmforge.data.part_writer.record_batch", full)
+    with pytest.raises(DataError, match=r"sets/\w+: .*No space left on device.*has room"):
+        prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+
+
 def test_an_unfinished_set_is_no_set(tmp_path):
     with pytest.raises(DataError, match="no finished prepared set"):
         open_prepared(tmp_path)
