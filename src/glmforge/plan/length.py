@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from glmforge.config import RunConfig
+from glmforge.config.training_settings import STEP_METRICS
 from glmforge.plan.batch import UNPACKED_ACCUMULATION, BatchSizes
 from glmforge.plan.data_facts import DataFacts
 
@@ -54,6 +55,27 @@ def run_length(config: RunConfig, facts: DataFacts, sizes: BatchSizes) -> RunLen
         total_steps=total,
         epochs=total / per_epoch,
     )
+
+
+def most_checkpoints(config: RunConfig, length: RunLength | None) -> int:
+    """Return how many checkpoints lie on the disk at once, the one being written included.
+
+    Those that are kept, the best one, and one more; in a short run no more than are written at all:
+    every save_steps, at the last step, and at looks that may be the best so far.
+    """
+    training, data = config.training, config.data
+    looks_at = (data.validation, data.validation_size, config.generation.prompts)
+    has_best = (
+        any(one is not None for one in looks_at) or training.metric_for_best_model in STEP_METRICS
+    )
+    kept = training.save_total_limit + has_best + 1
+    if length is None:
+        return kept
+    total = length.total_steps
+    written = -(-total // training.save_steps)
+    if has_best:
+        written += math.ceil(length.epochs) + total // (training.eval_steps or total + 1)
+    return min(kept, written, total)
 
 
 def length_warnings(

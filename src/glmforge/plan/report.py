@@ -15,7 +15,7 @@ from glmforge.plan.advisor import Advice, Candidate, Machine, advise, judge, way
 from glmforge.plan.batch import BatchSizes
 from glmforge.plan.data_facts import DataFacts
 from glmforge.plan.deepspeed_config import bucket_warnings, write_config, write_sound_part
-from glmforge.plan.length import RunLength, length_warnings, run_length
+from glmforge.plan.length import RunLength, length_warnings, most_checkpoints, run_length
 from glmforge.plan.memory import why_cards_do_not_help
 from glmforge.plan.request import (
     Card,
@@ -142,7 +142,7 @@ def make_plan(
         written=written,
         advice=advise(shape, work, machine),
         length=length,
-        disk_gib=disk_bytes(config, shape, written) / GIB,
+        disk_gib=disk_bytes(config, shape, written, length) / GIB,
         contradictions=tuple(found),
         misfit=() if written.fits else tuple(_misfit(shape, written, machine)),
         warnings=tuple(warnings),
@@ -224,16 +224,17 @@ def _misfit(shape: ModelShape, written: Candidate, machine: Machine) -> list[str
     return [*said, *ways_out(shape, found.workload, machine)]
 
 
-def disk_bytes(config: RunConfig, shape: ModelShape, written: Candidate) -> int:
+def disk_bytes(
+    config: RunConfig, shape: ModelShape, written: Candidate, length: RunLength | None
+) -> int:
     """Return what the checkpoints and the last weights of a run take.
 
     Weights that are trained in their own format, masters and moments in fp32; as many checkpoints
-    as are kept, the best one, and the one being written.
+    as are kept, the best one, and the one being written, or fewer in a short run.
     """
     work = written.workload
     trained = trained_parameters(shape, work)
     states = 4 + (2 if work.eight_bit else 8)
     weights = work.element * (shape.parameters if work.method == "full" else trained)
     one = weights + states * trained + (work.element * trained if work.is_low_rank else 0)
-    kept = config.training.save_total_limit + 2
-    return kept * one + weights
+    return most_checkpoints(config, length) * one + weights

@@ -369,3 +369,16 @@ def test_own_arithmetic_takes_less_than_a_fifth_of_a_second() -> None:
     make_plan(run, model, Machine(card_gib=80), world_size=8, facts=FACTS)
     assert time.process_time() - begin < 0.2
     assert chatglm3().parameters == 6_243_584_000
+
+
+def test_a_short_run_needs_the_disk_of_the_checkpoints_that_it_writes() -> None:
+    """6 steps write one checkpoint and the weights; a longer run keeps two and writes a third."""
+    full = ("method=full", "training.save_steps=2")
+    size = plan(config(*full, "training.max_steps=2")).disk_gib
+    assert plan(config("method=full", "training.max_steps=6")).disk_gib == size
+    one = 14 * 6_243_584_000 / 2**30
+    assert size == pytest.approx(one * 8 / 7, rel=0.001)
+    assert plan(config(*full, "training.max_steps=4")).disk_gib == pytest.approx(size + one)
+    assert plan(config(*full)).disk_gib == pytest.approx(size + 2 * one)
+    with_best = plan(config(*full, "data.validation=v.jsonl")).disk_gib
+    assert with_best == pytest.approx(size + 3 * one)
