@@ -33,6 +33,8 @@ class Record:
 
 _MAGIC_GZIP = b"\x1f\x8b"
 _MAGIC_ZSTD = b"\x28\xb5\x2f\xfd"
+_JUDGED_LINES = 100
+"""Lines after a broken first one that say what kind of file it is."""
 _WRONG_UNICODE = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -73,7 +75,7 @@ def read_json_records(path: Path, *, gbk: bool = False) -> Iterator[Record | Pro
         first = _next_line(stream, _checked_start(stream, path))
         if not first:
             return
-        whole = _is_whole_document(first, _next_line(stream, stream.readline()))
+        whole = _is_whole_document(first, stream)
     if whole:
         yield from _document_records(path, gbk)
         return
@@ -114,20 +116,45 @@ def _next_line(stream: BinaryIO, line: bytes) -> bytes:
     return line.strip()
 
 
-def _is_whole_document(first: bytes, second: bytes) -> bool:
+def _is_whole_document(first: bytes, rest: BinaryIO) -> bool:
     """Whether the file is one JSON document (or several, pretty-printed), not JSON Lines.
 
     A first line that is complete JSON and no list means JSON Lines; a list on the first line is
     a line of a JSON Lines file only when it holds no objects. A first line that is broken JSON
-    is judged by the next one: in JSON Lines that is an object again.
+    is judged by those after it (``rest``).
     """
     if not first.startswith((b"[", b"{")):
         return False
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
-        return first.startswith(b"[") or not (second.startswith(b"{") and second.endswith(b"}"))
+        return first == b"[" or not _has_own_lines(first, rest)
     return isinstance(value, list) and (not value or isinstance(value[0], dict))
+
+
+def _has_own_lines(first: bytes, rest: BinaryIO) -> bool:
+    """Whether one of the next lines is an object of its own, part of no document around it.
+
+    In a document, what stands before an object is an opening bracket, a colon or a comma.
+    """
+    before = first
+    for number in range(_JUDGED_LINES):
+        line = _next_line(rest, rest.readline())
+        inside = before.endswith((b",", b"[", b":", b"{"))
+        second = number == 0 and first.startswith(b"{")  # an object begins with a key, not with {
+        whole = line.startswith(b"{") and line.endswith(b"}")
+        if whole and (second or (not inside and _is_json(line))):
+            return True
+        before = line
+    return False
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +170,7 @@ def is_plain_json_lines(path: Path) -> bool:
     """Whether a file is uncompressed JSON Lines, so that stretches of it can be read apart."""
     with open_stream(path) as stream:
         first = _next_line(stream, _checked_start(stream, path))
-        whole = _is_whole_document(first, _next_line(stream, stream.readline()))
+        whole = _is_whole_document(first, stream)
     with path.open("rb") as raw:
         packed = raw.read(4).startswith((_MAGIC_GZIP, _MAGIC_ZSTD))
     return first.startswith(b"{") and not whole and not packed

@@ -116,6 +116,21 @@ def test_a_broken_first_line_does_not_hide_the_rest(tmp_path):
     assert sources(path) == ["a.jsonl:1", "a.jsonl:2", "a.jsonl:3"]
 
 
+@pytest.mark.parametrize("broken", ['{"messages": [}', '{"messages": [', "{", "[oh", '{"a": "b",'])
+@pytest.mark.parametrize("number", [2, 3, 40])
+def test_many_broken_lines_at_the_top_do_not_hide_the_rest(tmp_path, broken, number):
+    path = write(tmp_path / "a.jsonl", f"{broken}\n" * number + f"{LINE}\n" * 3)
+    assert len(sources(path)) == number + 3
+    assert [p.source for p in problems(path)] == [f"a.jsonl:{n + 1}" for n in range(number)]
+
+
+def test_a_message_a_line_is_still_one_document(tmp_path):
+    messages = ",\n".join(json.dumps(message) for message in GOOD["messages"])
+    record = f'{{"messages": [\n{messages}\n]}}'
+    for text in (record, f"{record}\n{record}", f"[{record},\n{record}]", f"[\n{LINE}\n]"):
+        assert problems(write(tmp_path / "a.json", text)) == []
+
+
 def test_a_cut_array_is_reported_where_it_breaks(tmp_path):
     path = write(tmp_path / "a.json", f"[{LINE},\n{LINE[:30]}")
     items = list(iterate(path, ReadOptions()))
