@@ -151,7 +151,9 @@ def _slurm(options: MachineOptions, run: RunConfig, argv: Sequence[str]) -> None
     if others := [name for name in options.given() if name not in ("--slurm", "--nnodes")]:
         raise UsageError(f"--slurm with {', '.join(others)}: Slurm chooses the machines")
     # srun decides about processes and cards: what the config says of them is for this script only.
-    words = [*argv[1:], "launch.nproc=null", "launch.gpus=null"]
+    words = [word for word in argv[1:] if not word.startswith("launch.")]
+    for name, value in run.launch.model_dump().items():
+        words += [f"launch.{name}=null"] * (value is not None)
     job = SlurmJob(
         nodes=options.nnodes or 1,
         tasks_per_node=ranks_here(run),

@@ -2,9 +2,11 @@
 
 srun starts one task a GPU; the program reads Slurm's own variables (distributed/env.py). Two
 minutes before its end the job gets SIGUSR1: the run writes a checkpoint, ends with status 75, and
-the script asks for another turn, which goes on from that checkpoint.
+the script asks for another turn, which goes on from that checkpoint (or begins, where the signal
+came before training).
 """
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,6 +17,9 @@ from pathlib import Path
 from glmforge.errors import LaunchError
 
 WARNING_SECONDS = 120
+FINISHING_SECONDS = 60
+"""How long the other tasks may go on after the first one has ended. srun's --kill-on-bad-exit would
+end them at once, also where a task stopped on purpose (75) and others still write."""
 
 _SCRIPT = """\
 #!/bin/bash
@@ -30,12 +35,13 @@ _SCRIPT = """\
 #SBATCH --signal=USR1@{warning}
 
 cd {directory} || exit 1
-srun --kill-on-bad-exit=1 {command}
+srun --kill-on-bad-exit=0 --wait={finishing} {command}
 code=$?
-# 75: stopped by a signal, with a checkpoint. The job takes another turn and goes on from it.
-if [ "$code" -eq 75 ]; then
-  scontrol requeue "$SLURM_JOB_ID"
-fi
+# 75: stopped by a signal, with a checkpoint. 130, 138: by SIGINT or SIGUSR1 before training, such
+# as while loading. The job takes another turn and goes on from the newest checkpoint, or begins.
+case "$code" in
+  75|130|138) scontrol requeue "$SLURM_JOB_ID" ;;
+esac
 exit "$code"
 """
 
@@ -63,11 +69,12 @@ def job_script(job: SlurmJob, program: Sequence[str], script: Path) -> str:
     command = shlex.join([*program, "train", *job.arguments, *resumes])
     return _SCRIPT.format(
         name=script.name,
-        job=f"glmforge-{job.run_dir.name}",
+        job=re.sub(r"[^\w.-]", "-", f"glmforge-{job.run_dir.name}"),
         nodes=job.nodes,
         tasks=job.tasks_per_node,
         logs=shlex.quote(str(job.run_dir.parent.resolve())),
         warning=WARNING_SECONDS,
+        finishing=FINISHING_SECONDS,
         directory=shlex.quote(str(job.directory.resolve())),
         command=command,
     )

@@ -36,13 +36,13 @@ def test_slurm_writes_a_script_with_the_runs_own_arguments(
 ) -> None:
     """Processes become tasks; srun decides about them, so the config's are taken back."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    argv = ["train", "c.yaml", "training.seed=3"]
+    argv = ["train", "c.yaml", "training.seed=3", "launch.nproc=8"]
     chosen = options(slurm=True, nnodes=2)
     assert leave_for_machines(chosen, run(tmp_path, nproc=8), argv, World(), {}) == 0
     script = tmp_path / "runs" / "one.sbatch"
     text = script.read_text()
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n" in text
-    words = "c.yaml training.seed=3 launch.nproc=null launch.gpus=null --resume auto"
+    words = "c.yaml training.seed=3 launch.nproc=null --resume auto"
     assert f"glmforge train {words}\n" in text
     assert f"{script}: written; sbatch is not here" in capsys.readouterr().out
 

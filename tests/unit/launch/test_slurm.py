@@ -1,5 +1,6 @@
 """The Slurm job: what the script says, and what happens with and without sbatch."""
 
+import dataclasses
 import os
 import subprocess
 from pathlib import Path
@@ -31,7 +32,7 @@ def test_the_script_asks_for_machines_a_warning_and_another_turn(tmp_path: Path)
         "#SBATCH --gpus-per-node=8",
         "#SBATCH --requeue",
         "#SBATCH --signal=USR1@120",
-        "srun --kill-on-bad-exit=1 glmforge train 'run config.yaml' --resume auto",
+        "srun --kill-on-bad-exit=0 --wait=60 glmforge train 'run config.yaml' --resume auto",
     ):
         assert line in text.splitlines()
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
@@ -44,9 +45,20 @@ def test_a_resume_that_was_written_stays(tmp_path: Path) -> None:
     assert "--resume auto" not in text
 
 
-@pytest.mark.parametrize("code", [0, 75, 4])
-def test_only_a_stop_with_a_checkpoint_is_requeued(tmp_path: Path, code: int) -> None:
-    """The script is run with stand-ins for srun and scontrol."""
+def test_a_run_directory_with_a_space_makes_one_word_of_the_job_name(tmp_path: Path) -> None:
+    """Slurm reads its lines word by word."""
+    spaced = dataclasses.replace(job(tmp_path), run_dir=tmp_path / "my runs" / "my run")
+    lines = write_job(spaced, ["glmforge"]).read_text().splitlines()
+    assert "#SBATCH --job-name=glmforge-my-run" in lines
+    assert f"#SBATCH --output='{tmp_path}/my runs'/%j.log" in lines
+
+
+@pytest.mark.parametrize("code", [0, 75, 4, 1, 3, 130, 138, 143])
+def test_only_a_stop_by_the_warning_is_requeued(tmp_path: Path, code: int) -> None:
+    """With a checkpoint (75) or while loading (130, 138), but not by scancel (143).
+
+    The script is run with stand-ins for srun and scontrol.
+    """
     script = write_job(job(tmp_path), ["glmforge"])
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -57,8 +69,8 @@ def test_only_a_stop_with_a_checkpoint_is_requeued(tmp_path: Path, code: int) ->
     variables = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
     assert subprocess.run(["bash", str(script)], env=variables, check=False).returncode == code
     asked = tmp_path / "asked"
-    assert asked.exists() == (code == 75)
-    if code == 75:
+    assert asked.exists() == (code in (75, 130, 138))
+    if asked.exists():
         assert asked.read_text() == "requeue 17\n"
 
 
