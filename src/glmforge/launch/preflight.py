@@ -123,10 +123,20 @@ def machine_checks(directory: Path, ranks: int) -> Iterator[Check]:
             name="open files",
             verdict="warn",
             found=f"{soft} a process",
-            fix=f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}",
+            fix=_more_open_files(hard),
         )
     else:
         yield passed("open files", f"{soft} a process")
+
+
+def _more_open_files(hard: int) -> str:
+    """Say how to raise the limit of open files; above the hard one only root can."""
+    if hard != resource.RLIM_INFINITY and hard < _OPEN_FILES:
+        return (
+            f"the hard limit is {hard} too: as root write '* hard nofile 65536' into "
+            "/etc/security/limits.conf and log in again; docker: --ulimit nofile=65536"
+        )
+    return f"ulimit -n {65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)}"
 
 
 def _shm_check(ranks: int) -> Check:

@@ -176,7 +176,9 @@ def watch(
 def _passing_on(number: int) -> str:
     name = signal.Signals(number).name
     again = " (once more: kill)" if number == signal.SIGINT else ""
-    return f"launch: {name} passed on; the ranks stop after this step with a checkpoint{again}"
+    return (
+        f"launch: {name} passed on; ranks that train stop after this step with a checkpoint{again}"
+    )
 
 
 def _note_ends(ranks: Sequence[RankProcess]) -> None:

@@ -48,6 +48,25 @@ def test_the_machine_is_judged_for_so_many_ranks(tmp_path: Path) -> None:
     assert verdicts(machine_checks(tmp_path, 10_000))["host memory"] == "warn"
 
 
+@pytest.mark.parametrize(
+    ("hard", "fix"),
+    [
+        (256, "the hard limit is 256 too: as root write '* hard nofile 65536'"),
+        (8192, "ulimit -n 8192"),
+        (1 << 20, "ulimit -n 65536"),
+        (preflight.resource.RLIM_INFINITY, "ulimit -n 65536"),
+    ],
+)
+def test_the_fix_of_few_open_files_is_one_that_can_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard: int, fix: str
+) -> None:
+    """ulimit raises the soft limit up to the hard one, no further."""
+    monkeypatch.setattr(preflight.resource, "getrlimit", lambda what: (256, hard))
+    found = next(each for each in machine_checks(tmp_path, 1) if each.name == "open files")
+    assert found.verdict == "warn"
+    assert found.fix.startswith(fix)
+
+
 def test_a_lock_that_a_dead_compilation_left_is_named(tmp_path: Path) -> None:
     """Later runs would wait for it in silence."""
     lock = tmp_path / "py312_cpu" / "cpu_adam" / "lock"
