@@ -81,7 +81,7 @@ def _cards(
     """Return the machine, the number of ranks and the kind of card that are planned for.
 
     Raises:
-        UsageError: --links is neither nvlink nor pcie.
+        UsageError: --links is neither nvlink nor pcie, or the cards fill no whole machines.
     """
     import math
 
@@ -96,6 +96,11 @@ def _cards(
     devices = visible_devices()
     listed = len(run.launch.gpus.split(",")) if run.launch.gpus else None
     world_size = gpus or run.launch.nproc or listed or max(1, len(devices))
+    if cards_per_host and world_size > cards_per_host and world_size % cards_per_host:
+        raise UsageError(
+            f"--cards-per-host {cards_per_host}: {world_size} cards are no whole number of such "
+            "machines; every machine has the same number"
+        )
     card = None
     if devices and gpu_memory is None:
         smallest = min(devices, key=lambda device: device.total_bytes)

@@ -121,8 +121,11 @@ def check_total(total: int, sizes: BatchSizes) -> str | None:
         accumulation = f"gradient_accumulation_steps: {total // per_step}"
     else:
         below, above = total // per_step, total // per_step + 1
-        near = [f"{n * per_step} ({n} steps)" for n in (below, above) if n > 0]
-        accumulation = f"a total that {per_step} divides: {' or '.join(near)}"
+        near = [n for n in (below, above) if n > 0]
+        words = [f"{n * per_step} ({n} step{'' if n == 1 else 's'})" for n in near]
+        accumulation = f"a total that {per_step} divides: {' or '.join(words)}"
+        if [n * per_step for n in near] == [sizes.global_batch]:
+            accumulation = ""  # the first way again
     alone = sizes.micro_batch * sizes.accumulation
     if total % alone == 0:
         processes = f"start {total // alone} process(es)"
@@ -139,6 +142,7 @@ def check_total(total: int, sizes: BatchSizes) -> str | None:
     )
     return (
         f"train_batch_size is {total}, but {sizes.sentence()}{reason}. Make it true with "
-        f"train_batch_size: {sizes.global_batch} (or leave it out), or {accumulation}, or "
-        f"{processes}"
+        f"train_batch_size: {sizes.global_batch} (or leave it out), or "
+        + (f"{accumulation}, or " if accumulation else "")
+        + processes
     )

@@ -85,7 +85,15 @@ def length_warnings(
     training, said = config.training, []
     if length.total_steps < FEW_STEPS:
         said.append(_few_steps(config, facts, sizes, length))
+    warmup = training.warmup_steps
+    if warmup is not None and warmup >= length.total_steps:
+        said.append(
+            f"training.warmup_steps is {warmup}, but the run ends at step {length.total_steps}: "
+            f"the learning rate never gets to {training.learning_rate:g}"
+        )
     for name, value in (("save_steps", training.save_steps), ("eval_steps", training.eval_steps)):
+        if name not in training.model_fields_set:
+            continue  # a default is nobody's mistake
         if value is not None and value > length.total_steps:
             what = (
                 "only the last checkpoint is written"

@@ -256,13 +256,15 @@ def _host(
     if work.offload_optimizer:
         masters = 4 if has_masters else 0
         found["optimizer states"] = Sized(
-            bytes=_pinned((masters + 8 + 4) * share, work),
+            bytes=_pinned(masters * share, work) + 8 * share + _pinned(4 * share, work),
             formula="(4 + 8 + 4) Pt / N (masters, moments, fp32 gradients)",
         )
         if work.zero_stage in (1, 2):
-            staging = e * share + (e * trained if work.accumulation > 1 else 0)
+            staging = _pinned(e * share, work)
+            if work.accumulation > 1:
+                staging += _pinned(e * trained, work)
             found["gradients and staging"] = Sized(
-                bytes=_pinned(staging, work),
+                bytes=staging,
                 formula="e Pt / N, and e Pt where updates accumulate",
             )
         else:
@@ -278,5 +280,8 @@ def _host(
 
 
 def _pinned(size: int, work: Workload) -> int:
-    """Return what torch really takes for pinned memory: the next power of two."""
+    """Return what torch really takes for one pinned buffer: the next power of two.
+
+    Masters and gradients are pinned, each on its own; Adam's moments are not (cpu_adam.py).
+    """
     return 1 << (size - 1).bit_length() if work.pin_memory and size else size

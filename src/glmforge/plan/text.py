@@ -19,7 +19,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     terms["allocator_slack"] = round(found.slack.gib, 3)
     terms["cuda_context"] = round(found.context.gib, 3)
     return {
-        "fits": plan.fits,
+        "fits": plan.written.fits,
         "peak_gib": round(found.peak_gib, 2),
         "host_gib": round(found.host_gib * plan.machine.cards_per_host, 2),
         **_settings(found.workload),

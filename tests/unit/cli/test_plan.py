@@ -94,3 +94,11 @@ def test_a_configuration_that_contradicts_itself_is_refused_with_every_reason(
     assert code == 1
     for word in ("train_batch_size is 3", "offload_param does nothing", "'q_proj'", "positions"):
         assert word in problems
+
+
+def test_cards_that_fill_no_whole_machines_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """4 cards in machines of 3."""
+    assert run(monkeypatch, *DEMO, "--gpus", "4", "--cards-per-host", "3") == 2
+    assert "--cards-per-host 3: 4 cards are no whole number" in capsys.readouterr().err

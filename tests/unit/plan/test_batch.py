@@ -59,3 +59,13 @@ def test_a_total_that_does_not_divide_names_the_nearest_that_do():
     assert text is not None
     assert "60 (5 steps)" in text
     assert "72 (6 steps)" in text
+
+
+def test_a_way_out_is_named_once() -> None:
+    """3 rows of 2 x 2: the nearest total is the run's own, 4."""
+    text = check_total(3, BatchSizes(micro_batch=2, accumulation=1, world_size=2)) or ""
+    assert "train_batch_size: 4 (or leave it out), or start a number of processes" in text
+    assert "(1 step" not in text
+    assert "4 (1 step) or 8 (2 steps)" in (
+        check_total(5, BatchSizes(micro_batch=2, accumulation=4, world_size=2)) or ""
+    )

@@ -382,3 +382,17 @@ def test_a_short_run_needs_the_disk_of_the_checkpoints_that_it_writes() -> None:
     assert plan(config(*full)).disk_gib == pytest.approx(size + 2 * one)
     with_best = plan(config(*full, "data.validation=v.jsonl")).disk_gib
     assert with_best == pytest.approx(size + 3 * one)
+
+
+def test_a_warm_up_longer_than_the_run_is_named_and_a_default_is_not() -> None:
+    """12 steps with 100 of warm-up; nobody wrote save_steps 500."""
+    said = "\n".join(plan(config("training.max_steps=12", "training.warmup_steps=100")).warnings)
+    assert "training.warmup_steps is 100, but the run ends at step 12" in said
+    assert "save_steps" not in said
+
+
+def test_json_says_that_it_fits_where_something_else_is_wrong() -> None:
+    """`fits` is about memory; `problems` about everything."""
+    found = plan_json(plan(config(deepspeed={"typo": 1})))
+    assert found["fits"] is True
+    assert len(found["problems"]) == 1
