@@ -10,6 +10,8 @@ import pytest
 from glmforge.assets import asset_path
 from glmforge.compare.checks import passes
 from glmforge.compare.prompts import read_prompts
+from glmforge.config import load_config_file
+from glmforge.data import encode_conversation, generation_prompt
 from glmforge.models import load_config, load_tokenizer
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/embedded-base"
@@ -99,3 +101,21 @@ def test_the_vocabulary_of_the_base_is_a_chatglm3_tokenizer_that_its_files_agree
     assert shape == json.loads((folder / "config.json").read_text(encoding="utf-8"))
     for text in ("12345元，8:30到22:00。", "龘𠮷 🙂 naïve", "What is 7 plus 8?"):
         assert tokenizer.decode(tokenizer.encode_text(text)) == text
+
+
+def test_the_newline_after_the_assistant_token_is_trained_with_the_shipped_vocabulary():
+    tokenizer = load_tokenizer(asset_path("base"))
+    messages = [{"role": "user", "content": "你好"}, {"role": "assistant", "content": "您好！"}]
+    input_ids, labels = encode_conversation(messages, tokenizer)
+    place = input_ids.index(tokenizer.convert_tokens_to_ids("<|assistant|>"))
+    assert labels[: place + 1] == [-100] * (place + 1)
+    assert labels[place + 1 :] == input_ids[place + 1 :]
+    assert tokenizer.decode(input_ids[place + 1 : place + 3]) == "\n"
+    assert input_ids[: place + 1] == generation_prompt(messages[:1], tokenizer)
+
+
+@pytest.mark.parametrize("name", ["prose", "chat", "tune"])
+def test_the_example_configs_load(name):
+    config = load_config_file(EXAMPLE / f"{name}.yaml", [])
+    assert config.method == ("lora" if name == "tune" else "full")
+    assert config.model.from_scratch == (name != "tune")
