@@ -424,6 +424,21 @@ def _slots(rng: random.Random, place: Place, named: bool) -> dict[str, object]:
     }
 
 
+def warmly(rng: random.Random, answer: str) -> str:
+    """An answer with a greeting before it or a kind word after it, now and then."""
+    before = rng.choice(_BEFORE) if rng.random() < 0.15 else ""
+    after = rng.choice(_AFTER) if rng.random() < 0.15 else ""
+    return before + answer + after
+
+
+_BEFORE = ["您好，", "好的，", "您好，我来说明一下：", "可以告诉您：", "是这样的，"]
+_AFTER = [
+    "请您留意。",
+    "欢迎您来。",
+    "需要的话我帮您登记。",
+    "您看可以吗？",
+    "有别的问题请告诉我。",
+]
 _PLACES = places()
 _OPENINGS = ["", "", "", "你好，", "请问", "您好，", "问一下，", "打扰一下，", "在吗？"]
 _CLOSINGS = [
@@ -452,7 +467,7 @@ def dialogue(rng: random.Random) -> Turns:
         questions, answers, following = FACTS[name]
         slots = _slots(rng, place, named=number == 0)
         question = one_of(rng, questions if number == 0 else following, **slots)
-        turns.append((question, one_of(rng, answers, **slots)))
+        turns.append((question, warmly(rng, one_of(rng, answers, **slots))))
     if rng.random() < 0.3:
         said, answered = rng.choice(_CLOSINGS)
         turns.append((say(rng, said), say(rng, answered)))
@@ -474,7 +489,7 @@ def at_the_desk(rng: random.Random) -> tuple[str, Turns]:
         questions, answers, following = FACTS[name]
         slots = _slots(rng, place, named=False)
         question = one_of(rng, following if rng.random() < 0.6 else questions, **slots)
-        turns.append((question, one_of(rng, answers, **slots)))
+        turns.append((question, warmly(rng, one_of(rng, answers, **slots))))
     return system, turns
 
 

@@ -9,7 +9,11 @@ import random
 
 from everyday.grammar import Turns, one_of
 
-HEROES = "小兔 小熊 小猫 小狗 小鸭 小猴 小象 小鹿 刺猬 松鼠 小马 小羊 狐狸 乌龟 小鸟 小青蛙 老爷爷 小女孩 小男孩 渔夫 农夫 小木匠 邮递员 面包师".split()
+PEOPLE = "老爷爷 小女孩 小男孩 渔夫 农夫 小木匠 邮递员 面包师".split()
+HEROES = (
+    "小兔 小熊 小猫 小狗 小鸭 小猴 小象 小鹿 刺猬 松鼠 小马 小羊 狐狸 乌龟 小鸟 小青蛙".split()
+    + PEOPLE
+)
 TRAITS = "勇敢 善良 贪玩 胆小 爱笑 好奇 勤快 细心 害羞 聪明 性急 安静".split()
 PLACES = "森林里 小河边 山脚下 村子里 海边 城里 果园里 草地上 大树下 小岛上 湖边 老街上".split()
 LOST = "帽子 钥匙 红气球 小铃铛 书包 雨伞 风筝 手套 画笔 饼干盒 围巾 小船".split()
@@ -25,6 +29,8 @@ def story_text(rng: random.Random) -> tuple[str, dict[str, str]]:
     hero, helper = rng.sample(HEROES, 2)
     slots = {
         "h": hero,
+        "u": "位" if hero in PEOPLE else "只",
+        "o": "他" if hero in PEOPLE else "它",
         "k": helper,
         "t": rng.choice(TRAITS),
         "p": rng.choice(PLACES),
@@ -35,8 +41,8 @@ def story_text(rng: random.Random) -> tuple[str, dict[str, str]]:
         "g": rng.choice(GIFTS),
         "x": rng.choice(SKILLS),
     }
-    begin = one_of(rng, ["[从前|很久以前]，{p}住着一[只|位|个]{t}的{h}。".replace("[只|位|个]", "个" if len(hero) > 2 else "只"),
-                         "{s}，{t}的{h}[来到|走到]{p}。", "{p}有一个{t}的{h}，[大家都喜欢它|每天都很忙]。"], **slots)  # fmt: skip
+    begin = one_of(rng, ["[从前|很久以前]，{p}住着一{u}{t}的{h}。",
+                         "{s}，{t}的{h}[来到|走到]{p}。", "{p}有一{u}{t}的{h}，[大家都喜欢{o}|每天都很忙]。"], **slots)  # fmt: skip
     if rng.random() < 0.55:
         middle = one_of(rng, ["[有一天|这天]，{h}[发现|看到]自己的{l}不见了，[急得团团转|难过得哭了|到处找也找不到]。", "{h}[不小心|玩着玩着]把{l}弄丢了，[心里很着急|坐在地上发呆]。"], **slots)  # fmt: skip
         help_ = one_of(rng, ["{k}[走过来|听说了]，说：“[别急|别哭]，我[帮你找|和你一起找]。”[他们|两个朋友]找了[很久|整整一个下午]，[终于|最后]在{f}找到了{l}。"], **slots)  # fmt: skip
@@ -60,11 +66,11 @@ def story_text(rng: random.Random) -> tuple[str, dict[str, str]]:
             ],
             **slots,
         )
-        help_ = one_of(rng, ["{k}[对它说|告诉它]：“[每天练一点，一定能学会|慢慢来，我教你]。”{h}[每天|天天]练习，[从不偷懒|摔倒了又爬起来]。"], **slots)  # fmt: skip
+        help_ = one_of(rng, ["{k}[对{o}说|告诉{o}]：“[每天练一点，一定能学会|慢慢来，我教你]。”{h}[每天|天天]练习，[从不偷懒|摔倒了又爬起来]。"], **slots)  # fmt: skip
         end = one_of(
             rng,
             [
-                "[过了一个月|到了第二年]，{h}[终于|真的]学会了{x}，[大家都为它鼓掌|它高兴得跳了起来]。"
+                "[过了一个月|到了第二年]，{h}[终于|真的]学会了{x}，[大家都为{o}鼓掌|{o}高兴得跳了起来]。"
             ],
             **slots,
         )
