@@ -53,7 +53,8 @@ class _Inputs:
         """How the files are read."""
         from glmforge.data.sources import ReadOptions
 
-        return ReadOptions(columns=self.columns, repairs=self.repair)
+        beside = (*self.train, *self.validation)
+        return ReadOptions(columns=self.columns, repairs=self.repair, beside=beside)
 
     def tokenizer(self) -> Any:
         """The model's tokenizer, or None."""
@@ -154,7 +155,7 @@ def check(
     from glmforge.cli.output import print_json
     from glmforge.data.quality import examine
     from glmforge.data.quality_text import report_lines, report_values
-    from glmforge.data.sources import data_files, iterate, passed_over
+    from glmforge.data.sources import data_files, iterate, names_of, passed_over
     from glmforge.data.verdict import blocks
 
     options = inputs.options()
@@ -169,7 +170,9 @@ def check(
     if as_json:
         print_json(report_values(report))
     else:
-        names = [file.name for file in data_files(inputs.train)]
+        files_read = data_files(inputs.train)
+        called = names_of(files_read)
+        names = [called[file] for file in files_read]
         if names != [Path(path).name for path in inputs.train]:
             more = f" and {len(names) - 12} more" if len(names) > 12 else ""
             print(f"{len(names)} files: {', '.join(names[:12])}{more}")

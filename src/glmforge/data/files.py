@@ -51,6 +51,22 @@ def data_files(path: Paths) -> list[Path]:
     return files
 
 
+def names_of(files: Sequence[Path]) -> dict[Path, str]:
+    """What reports call each file: its name, with as many folders as tell it from the others."""
+    places = {file: file.absolute().parts if file.exists() else (str(file),) for file in files}
+    alike: dict[str, set[tuple[str, ...]]] = {}
+    for parts in places.values():
+        alike.setdefault(parts[-1], set()).add(parts)
+    names = {}
+    for file, parts in places.items():
+        others = alike[parts[-1]] - {parts}
+        depth = 1
+        while any(other[-depth:] == parts[-depth:] for other in others):
+            depth += 1
+        names[file] = "/".join(parts[-depth:]).replace("//", "/")
+    return names
+
+
 def passed_over(directory: Path) -> list[Path]:
     """The files of a directory that are not read, hidden ones and descriptions of data left out."""
     read = set(_files_in(directory)[0])

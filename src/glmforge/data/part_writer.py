@@ -23,7 +23,7 @@ from glmforge.data.examples import Counts, Example, encode_many, limit_of
 from glmforge.data.prepared import SCHEMA, record_batch, sha256_of
 from glmforge.data.reading import LineRange, read_json_lines
 from glmforge.data.segments import Labels
-from glmforge.data.sources import ReadOptions, convert, read_records
+from glmforge.data.sources import ReadOptions, convert, named, read_records
 from glmforge.data.truncation import Truncation
 from glmforge.errors import DataError
 
@@ -50,6 +50,8 @@ class Unit:
 
     path: Path
     size: int
+    name: str = ""
+    """What reports call the file; empty: its name alone."""
     stretch: LineRange | None = None
 
 
@@ -149,7 +151,7 @@ class PartWriter:
             if unit.stretch is None
             else read_json_lines(unit.path, unit.stretch, gbk="gbk" in options.repairs)
         )
-        for item in convert(records, options):
+        for item in convert(named(records, unit.path, unit.name or unit.path.name), options):
             if isinstance(item, Problem):
                 problems.append(item)
                 counts.records += 1

@@ -28,7 +28,7 @@ from glmforge.data.prepared import (
     sha256_of,
 )
 from glmforge.data.reading import LineRange, is_plain_json_lines
-from glmforge.data.sources import Paths, data_files
+from glmforge.data.sources import Paths, data_files, names_of
 from glmforge.data.workers import MakeTokenizer, write_parts
 
 __all__ = ["PrepareSettings", "Unit", "prepare", "units_of"]
@@ -42,6 +42,7 @@ def prepare(
     root: str | Path,
     settings: PrepareSettings,
     *,
+    beside: Paths = (),
     workers: int = 1,
     on_error: OnError = "stop",
     progress: Callable[[int, int], None] | None = None,
@@ -55,6 +56,7 @@ def prepare(
             must be picklable and importable.
         root: directory of all prepared sets; this one gets a subdirectory named by its key.
         settings: what to make.
+        beside: other files of the same run, from whose names those of ``path`` must differ.
         workers: processes, one core each; 1 works in this one.
         on_error: "stop" refuses a set with faulty records, "skip" leaves them out, counted.
         progress: called with (bytes done, bytes in all).
@@ -64,18 +66,15 @@ def prepare(
         DataError: as ``load_examples``, the set that is there is damaged, or none can be written.
     """
     tokenizer = make_tokenizer()
-    limit_of(
-        tokenizer,
-        max_length=settings.max_length,
-        labels=settings.labels,
-        truncation=settings.truncation,
-    )
+    limit_of(tokenizer, max_length=settings.max_length, labels=settings.labels,
+             truncation=settings.truncation)  # fmt: skip
     files = data_files(path)
-    units = [unit for file in files for unit in units_of(file)]
+    called = names_of([*files, *data_files(beside)])
+    units = [unit for file in files for unit in units_of(file, called[file])]
     hashes = {
         str(file): sha256_of(file) if file.exists() else hub_digest(str(file)) for file in files
     }
-    key = _key(hashes, tokenizer, settings, on_error)
+    key = _key([(called[file], hashes[str(file)]) for file in files], tokenizer, settings, on_error)
     directory = Path(root) / key
     if (directory / MANIFEST).is_file():
         found = open_prepared(directory)
@@ -96,13 +95,13 @@ def prepare(
     return _finish(directory, parts, hashes, settings, on_error)
 
 
-def units_of(file: Path) -> list[Unit]:
+def units_of(file: Path, name: str = "") -> list[Unit]:
     """Divide a JSON Lines file into stretches of about 4 MiB; other files are one unit."""
     if not file.exists():
-        return [Unit(path=file, size=0)]
+        return [Unit(path=file, size=0, name=name)]
     size = file.stat().st_size
     if file.suffix in (".yml", ".yaml", ".arrow") or not is_plain_json_lines(file):
-        return [Unit(path=file, size=size)]
+        return [Unit(path=file, size=size, name=name)]
     units = []
     start, line = 0, 1
     with file.open("rb") as stream:
@@ -110,24 +109,24 @@ def units_of(file: Path) -> list[Unit]:
             block += stream.readline()
             end = start + len(block)
             stretch = LineRange(start=start, end=end, first_line=line)
-            units.append(Unit(path=file, size=len(block), stretch=stretch))
+            units.append(Unit(path=file, size=len(block), stretch=stretch, name=name))
             start, line = end, line + block.count(b"\n")
     return units
 
 
 def _key(
-    hashes: Mapping[str, str],
+    files: Sequence[tuple[str, str]],
     tokenizer: TokenizerLike,
     settings: PrepareSettings,
     on_error: OnError,
 ) -> str:
-    """Sixteen hex digits of everything the examples depend on."""
+    """Sixteen hex digits of everything the examples depend on; ``files``: names and hashes."""
     code = hashlib.sha256()
     for module in sorted(Path(__file__).parent.glob("*.py")):
         code.update(module.read_bytes())
     everything = {
         "format_version": FORMAT_VERSION,
-        "files": [[Path(path).name, digest] for path, digest in hashes.items()],
+        "files": files,
         "tokenizer": fingerprint(tokenizer),
         "code": code.hexdigest(),
         "settings": dataclasses.asdict(settings),

@@ -13,7 +13,15 @@ from pathlib import Path
 from glmforge.data.conversation import Conversation, Problem
 from glmforge.data.reading import Record, decode, is_plain_json_lines, parse
 from glmforge.data.rules import faults_of
-from glmforge.data.sources import Paths, ReadOptions, convert, data_files, iterate
+from glmforge.data.sources import (
+    Paths,
+    ReadOptions,
+    convert,
+    data_files,
+    named,
+    names_of,
+    read_records,
+)
 
 _HEAD_LINES = 200
 
@@ -39,12 +47,13 @@ def sample_conversations(path: Paths, options: ReadOptions, size: int) -> Sample
     kept: list[Conversation] = []
     problems: list[Problem] = []
     files = data_files(path)
+    names = names_of(files)
     sizes = [file.stat().st_size if file.exists() else 1 for file in files]
     for file, file_bytes in zip(files, sizes, strict=True):
         share = max(1, round(size * file_bytes / max(1, sum(sizes))))
         stride = _line_stride(file, share)
-        items = convert(_every_line(file, stride, options), options) if stride > 1 else None
-        found = _thinned(iterate(file, options) if items is None else items, share)
+        lines = _every_line(file, stride, options) if stride > 1 else read_records(file, options)
+        found = _thinned(convert(named(lines, file, names[file]), options), share)
         dialogues += found.dialogues * stride
         kept += found.conversations
         problems += found.problems

@@ -8,7 +8,7 @@ bytes cannot (YAML, plain text).
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from glmforge.data import tables
@@ -24,7 +24,7 @@ from glmforge.data.examples import (
     limit_of,
     problems_error,
 )
-from glmforge.data.files import DATA_ENDINGS, Paths, data_files, passed_over
+from glmforge.data.files import DATA_ENDINGS, Paths, data_files, names_of, passed_over
 from glmforge.data.formats import find_format, to_conversations
 from glmforge.data.hub import read_hub
 from glmforge.data.reading import DAMAGE, Record, damaged, open_stream, read_json_records
@@ -42,6 +42,8 @@ __all__ = [
     "data_files",
     "iterate",
     "load_examples",
+    "named",
+    "names_of",
     "options_name",
     "passed_over",
     "read_conversations",
@@ -53,11 +55,13 @@ __all__ = [
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """How files are read: ``columns`` maps our field names to the file's, ``repairs`` names
-    the repairs of ``rules.REPAIRS`` that are allowed.
+    the repairs of ``rules.REPAIRS`` that are allowed, ``beside`` other paths of the same run, from
+    whose file names those that are read must differ in reports.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     repairs: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Refuse unknown repairs.
@@ -157,8 +161,22 @@ def iterate(path: Paths, options: ReadOptions) -> Iterator[Conversation | Proble
         DataError: a path does not exist or a repair is unknown.
     """
     options.check()
-    for file in data_files(path):
-        yield from convert(read_records(file, options), options)
+    files = data_files(path)
+    names = names_of([*files, *data_files(options.beside)])
+    for file in files:
+        yield from convert(named(read_records(file, options), file, names[file]), options)
+
+
+def named(items: Iterator[Record | Problem], file: Path, name: str) -> Iterator[Record | Problem]:
+    """The same records and problems with another name of their file in their sources."""
+    if name == file.name:
+        return items
+    return (
+        replace(item, source=name + item.source.removeprefix(file.name))
+        if item.source.startswith(f"{file.name}:")
+        else item
+        for item in items
+    )
 
 
 def convert(

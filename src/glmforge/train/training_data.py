@@ -173,7 +173,7 @@ def prepare_sets(
                 except DataError as error:
                     problems += error.problems
         if problems:
-            raise DataError(problems)
+            raise DataError(list(dict.fromkeys(problems)))
         return sets
 
     sets = in_turns(ranks, make)
@@ -225,6 +225,7 @@ def _prepared(path: str, config: RunConfig, tokenizer: Any, say: Say) -> Prepare
             TokenizerOf(config.model.model_name_or_path, tokenizer),
             prepared_dir(config),
             settings,
+            beside=[name for part in (data.train, data.validation) for name, _ in sources_of(part)],
             workers=worker_count(path, data.preprocessing_num_workers),
             on_error=data.on_error,
             progress=bar.advance,

@@ -43,6 +43,17 @@ def test_other_data_beside_a_saved_set_is_read_too(tmp_path):
     assert len(read_conversations(tmp_path)) == 4
 
 
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    one, two = write(tmp_path / "a/x/train.jsonl"), write(tmp_path / "b/x/train.jsonl")
+    three = write(tmp_path / "c.jsonl")
+    found = read_conversations([one, two, three])
+    assert [c.source for c in found] == ["a/x/train.jsonl:1", "b/x/train.jsonl:1", "c.jsonl:1"]
+    two.write_text("{broken", encoding="utf-8")
+    with pytest.raises(DataError, match=r"^b/x/train\.jsonl:1: the file is not JSON"):
+        read_conversations(tmp_path)
+    assert [c.source for c in read_conversations([one, one])] == ["train.jsonl:1"] * 2
+
+
 def test_hidden_folders_and_files_are_passed_over(tmp_path):
     place = tmp_path / ".hidden-above/set"
     seen = write(place / "a.jsonl")

@@ -190,6 +190,19 @@ def test_dropped_records_stop_nothing_and_are_kept_with_their_reason(
     assert broken.source == "train.jsonl:302"
 
 
+def test_sets_of_one_run_tell_files_of_one_name_apart(stub, train_file, tmp_path):
+    other = tmp_path / "other/train.jsonl"
+    other.parent.mkdir()
+    other.write_text(train_file.read_text(encoding="utf-8"), encoding="utf-8")
+    both = [train_file, other]
+    first, second = (
+        prepare(path, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS, beside=both)
+        for path in both
+    )
+    assert first[0].source == f"{tmp_path.name}/train.jsonl:1"
+    assert second[0].source == "other/train.jsonl:1"
+
+
 def test_two_processes_make_the_same_set_as_one(shared, tmp_path, small_units):
     from glmforge.models import load_tokenizer
 
