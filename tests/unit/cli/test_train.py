@@ -131,6 +131,7 @@ def test_a_deepspeed_map_is_refused_before_processes_start(program: Program) -> 
     """All at once: the equation for two processes, and a key that DeepSpeed does not know."""
     result = program(
         "train", "c.yaml", "--nproc", "2", "training.gradient_accumulation_steps=1",
+        "training.per_device_train_batch_size=2",
         "deepspeed={train_batch_size: 32, zero_stage: 2}",
     )  # fmt: skip
     assert result.code == 1
