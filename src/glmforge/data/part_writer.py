@@ -20,7 +20,7 @@ import pyarrow as pa
 from glmforge.data.conversation import Conversation, Problem
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.examples import Counts, Example, encode_many, limit_of
-from glmforge.data.prepared import SCHEMA, record_batch, sha256_of
+from glmforge.data.prepared import SCHEMA, is_sealed, record_batch, sealed, sha256_of
 from glmforge.data.reading import LineRange, read_json_lines
 from glmforge.data.segments import Labels
 from glmforge.data.sources import ReadOptions, convert, named, read_records
@@ -101,8 +101,8 @@ class PartWriter:
         target = self._directory / name
         sidecar = target.with_suffix(".json")
         if sidecar.is_file() and target.is_file():
-            known: dict[str, Any] = json.loads(sidecar.read_text(encoding="utf-8"))
-            if known.get("sha256") == sha256_of(target):
+            known = _description(sidecar)
+            if known is not None and known["sha256"] == sha256_of(target):
                 return _shortened(known)
         counts = Counts()
         problems: list[Problem] = []
@@ -119,7 +119,7 @@ class PartWriter:
             "problems": [dataclasses.asdict(problem) for problem in problems],
         }
         draft = sidecar.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(json.dumps(described, ensure_ascii=True), encoding="utf-8")
+        draft.write_text(json.dumps(sealed(described), ensure_ascii=True), encoding="utf-8")
         draft.replace(sidecar)
         return _shortened(described)
 
@@ -163,6 +163,15 @@ class PartWriter:
 def _line_of(problem: Problem) -> int:
     number = problem.source.rpartition(":")[2]
     return int(number) if number.isdecimal() else 0
+
+
+def _description(sidecar: Path) -> dict[str, Any] | None:
+    """Read what was written of a part; None where it is not as it was written."""
+    try:
+        values: dict[str, Any] = json.loads(sidecar.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return values if is_sealed(values) else None
 
 
 def _shortened(described: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ never trains. Rows are read where they lie; only the facts about them are in mem
 import bisect
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -23,7 +23,7 @@ from glmforge.data.segments import IGNORED, Ids
 from glmforge.data.selection import RowFacts, copy_key_of
 from glmforge.errors import DataError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 SCHEMA = pa.schema(
     [
@@ -190,6 +190,10 @@ def open_prepared(directory: str | Path, *, verify: bool = True) -> PreparedSet:
             f"{directory}: format version {version}, this program writes {FORMAT_VERSION}; "
             "delete it and prepare again"
         )
+    if not is_sealed(manifest):
+        raise DataError(
+            f"{path}: not what was written (its seal differs); delete {directory} and prepare again"
+        )
     if verify:
         damaged = [
             part["name"]
@@ -206,6 +210,18 @@ def open_prepared(directory: str | Path, *, verify: bool = True) -> PreparedSet:
                 ]
             )
     return PreparedSet(directory, manifest)
+
+
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with its own hash in it, so that a changed byte shows."""
+    rest = {key: value for key, value in values.items() if key != "seal"}
+    text = json.dumps(rest, ensure_ascii=True, sort_keys=True)
+    return rest | {"seal": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def is_sealed(values: Any) -> bool:
+    """Say whether a description is as ``sealed`` made it."""
+    return isinstance(values, dict) and values.get("seal") == sealed(values)["seal"]
 
 
 def sha256_of(path: Path) -> str:

@@ -25,6 +25,7 @@ from glmforge.data.prepared import (
     MANIFEST,
     PreparedSet,
     open_prepared,
+    sealed,
     sha256_of,
 )
 from glmforge.data.reading import LineRange, is_plain_json_lines
@@ -186,6 +187,7 @@ def _finish(
     }
     draft = directory / f"{MANIFEST}.{os.getpid()}.tmp"
     with writing(directory):
-        draft.write_text(json.dumps(manifest, ensure_ascii=False, indent=1), encoding="utf-8")
+        text = json.dumps(sealed(manifest), ensure_ascii=False, indent=1)
+        draft.write_text(text, encoding="utf-8")
         draft.replace(directory / MANIFEST)
     return open_prepared(directory, verify=False)

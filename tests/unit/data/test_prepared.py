@@ -108,6 +108,31 @@ def test_a_flipped_byte_is_caught_on_opening(stub, train_file, tmp_path):
         prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
 
 
+def test_a_changed_count_is_caught_on_opening(stub, train_file, tmp_path):
+    """The manifest is sealed: it says what training prints."""
+    directory = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS).directory
+    path = directory / "manifest.json"
+    text = path.read_text(encoding="utf-8")
+    trained = f'"trained_tokens": {json.loads(text)["counts"]["trained_tokens"]}'
+    assert trained in text
+    path.write_text(text.replace(trained, trained + "1"), encoding="utf-8")
+    with pytest.raises(DataError, match="its seal differs"):
+        open_prepared(directory)
+
+
+def test_a_damaged_description_of_a_part_makes_the_part_anew(stub, train_file, tmp_path):
+    """Of an unfinished set, which is gone on with."""
+    found = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+    counts = found.counts
+    (found.directory / "manifest.json").unlink()
+    sidecar = found.directory / "part-00000.json"
+    for damaged in ("{", sidecar.read_text(encoding="utf-8").replace('"rows": ', '"rows": 9')):
+        sidecar.write_text(damaged, encoding="utf-8")
+        (found.directory / "manifest.json").unlink(missing_ok=True)
+        again = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+        assert again.counts == counts
+
+
 @pytest.mark.parametrize("place", ["a-file", "a-file/below", "/proc/nothing"])
 def test_a_place_where_no_set_can_be_written_is_named(stub, train_file, tmp_path, place):
     (tmp_path / "a-file").write_text("", encoding="utf-8")
