@@ -70,3 +70,27 @@ def python_call(arguments: str) -> str:
         )
     inner = ", ".join(f"{name}={value!r}" for name, value in values.items())
     return f"```python\ntool_call({inner})\n```"
+
+
+def tool_fault(tool: Any) -> str:
+    """Say what is wrong with one tool, or nothing; other types than function are not looked at."""
+    if not isinstance(tool, Mapping):
+        return f"is {shown(tool)}, not an object"
+    if "function" not in tool and tool.get("type", "function") != "function":
+        return ""
+    function = tool.get("function", tool)
+    if not isinstance(function, Mapping):
+        return f"has a function that is {shown(function)}, not an object"
+    name = function.get("name")
+    if name is None or name == "":
+        return "has no name"
+    return "" if isinstance(name, str) else f"has a name that is {shown(name)}, not text"
+
+
+def shown(value: Any) -> str:
+    """Name a value that is of the wrong kind, briefly."""
+    if value is None:
+        return "null"
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return f"{json.dumps(value)[:40]}"

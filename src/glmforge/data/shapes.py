@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from glmforge.data.conversation import Conversation, Message, Role
-from glmforge.tool_calls import BadCall, calls_of, read_call
+from glmforge.tool_calls import BadCall, calls_of, read_call, shown, tool_fault
 
 ROLE_NAMES: dict[str, Role] = {
     "system": "system",
@@ -76,14 +76,14 @@ def read_messages(value: Any, name: str, options: ShapeOptions) -> list[Message]
     """
     if not isinstance(value, list):
         raise Unreadable(
-            "not-a-list", f"{name} is {_shown(value)}, not a list", "write a list of messages"
+            "not-a-list", f"{name} is {shown(value)}, not a list", "write a list of messages"
         )
     messages: list[Message] = []
     for number, item in enumerate(value, 1):
         if not isinstance(item, dict):
             raise Unreadable(
                 "not-a-message",
-                f"message {number} is {_shown(item)}, not an object",
+                f"message {number} is {shown(item)}, not an object",
                 'write {"role": ..., "content": ...}',
             )
         messages.extend(_with_reasoning(item, _read_message(item, number, options), number))
@@ -121,7 +121,7 @@ def _with_reasoning(
     if reasoning is not None and not isinstance(reasoning, str):
         raise Unreadable(
             "not-text",
-            f"reasoning_content of message {number} is {_shown(reasoning)}, not text",
+            f"reasoning_content of message {number} is {shown(reasoning)}, not text",
             "write it as text, or remove the field",
         )
     for message in messages:
@@ -155,7 +155,7 @@ def _refuse_foreign(item: Mapping[str, Any], key: str, role: Role, number: int) 
 
 def _role(raw_role: Any, number: int) -> Role:
     if not isinstance(raw_role, str):
-        what = "has no role" if raw_role is None else f"has {_shown(raw_role)} as its role"
+        what = "has no role" if raw_role is None else f"has {shown(raw_role)} as its role"
         raise Unreadable("unknown-role", f"message {number} {what}", "name its role")
     role = ROLE_NAMES.get(raw_role)
     if role is None:
@@ -189,7 +189,7 @@ def _metadata(item: Mapping[str, Any], role: Role, number: int) -> str:
     if not isinstance(name, str):
         raise Unreadable(
             "bad-metadata",
-            f"message {number} has {_shown(name)} as metadata",
+            f"message {number} has {shown(name)} as metadata",
             "use the tool's name",
         )
     return name
@@ -210,7 +210,7 @@ def read_text(
         advice = "write it as text"
         if isinstance(text, list):
             advice = "this trains text only: set repair: [flatten] to join its text parts"
-        raise Unreadable("not-text", f"{name} of {where} is {_shown(text)}, not text", advice)
+        raise Unreadable("not-text", f"{name} of {where} is {shown(text)}, not text", advice)
     return text
 
 
@@ -341,32 +341,9 @@ def read_tools(value: Any) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(tools, list | tuple):
         raise Unreadable("bad-tools", "tools is no list of objects", "write a list of tools")
     for number, tool in enumerate(tools, 1):
-        fault = _tool_fault(tool)
+        fault = tool_fault(tool)
         if fault:
             raise Unreadable(
                 "bad-tools", f"tool {number} {fault}", 'write functions like {"name": "...", ...}'
             )
     return tuple(tools)
-
-
-def _tool_fault(tool: Any) -> str:
-    """What is wrong with one tool; tools of other types than function are kept as they are."""
-    if not isinstance(tool, dict):
-        return f"is {_shown(tool)}, not an object"
-    if "function" not in tool and tool.get("type", "function") != "function":
-        return ""
-    function = tool.get("function", tool)
-    if not isinstance(function, dict):
-        return f"has a function that is {_shown(function)}, not an object"
-    name = function.get("name")
-    if name is None or name == "":
-        return "has no name"
-    return "" if isinstance(name, str) else f"has a name that is {_shown(name)}, not text"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
-    return f"{json.dumps(value)[:40]}"

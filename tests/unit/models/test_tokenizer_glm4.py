@@ -163,7 +163,7 @@ def test_auto_tokenizer_opens_the_directory_and_runs_none_of_its_code(directory,
 
 def test_wrong_tools_and_missing_templates_are_named(small, directory, tmp_path):
     question = [{"role": "user", "content": "ab"}]
-    with pytest.raises(ModelError, match="tool 1 is 'g'"):
+    with pytest.raises(ModelError, match='tool 1 is "g", not an object'):
         small.apply_chat_template(question, tools=[{"name": "f"}, "g"])
     (tmp_path / "tokenizer.model").write_bytes((directory / "tokenizer.model").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ChatGLM4Tokenizer"}')

@@ -6,6 +6,7 @@ from vocabularies import write_bpe, write_ranks, write_unigram
 from glmforge.data.templates import encode_conversation, generation_prompt
 from glmforge.errors import DataError, ModelError
 from glmforge.models import load_tokenizer
+from glmforge.models.glm.tokenization_chat import read_tools
 
 QUESTION = {"role": "user", "content": "杭州天气"}
 RESULT = {"role": "tool", "tool_call_id": "1", "content": '{"t": 1}'}
@@ -79,3 +80,17 @@ def test_chatglm3_needs_an_object_of_arguments_in_prompts_and_rows(tmp_path):
         tokenizer.apply_chat_template(messages)
     with pytest.raises(DataError, match=r"no JSON object: '\[1\]'"):
         encode_conversation(messages, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("tool", "complaint"),
+    [
+        ({"type": "function", "function": None}, "tool 0 has a function that is null"),
+        ({"type": "function", "function": "name"}, "tool 0 has a function that is"),
+        ({"description": "nameless"}, "tool 0 has no name"),
+    ],
+)
+def test_a_malformed_tool_is_named(tool, complaint):
+    """The same finding as in data, not a TypeError and not null in the prompt."""
+    with pytest.raises(ModelError, match=complaint):
+        read_tools([tool])

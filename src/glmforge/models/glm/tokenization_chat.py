@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from transformers import BatchEncoding
 
 from glmforge.errors import ModelError
-from glmforge.tool_calls import BadCall, calls_of, read_call
+from glmforge.tool_calls import BadCall, calls_of, read_call, tool_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,14 @@ def read_tools(tools: Any) -> list[Mapping[str, Any]]:
     """Return the descriptions of tools without the wrapper that the OpenAI format puts around.
 
     Raises:
-        ModelError: `tools` is no list of maps, naming each that is not.
+        ModelError: `tools` is no list of maps with a named function, naming each that is not.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, str):
         raise ModelError(f"tools is {tools!r}: give a list of function descriptions")
     problems = [
-        f"tool {number} is {tool!r}: give its description (name, description, parameters)"
+        f"tool {number} {fault}: give its description (name, description, parameters)"
         for number, tool in enumerate(tools)
-        if not isinstance(tool, Mapping)
+        if (fault := tool_fault(tool))
     ]
     if problems:
         raise ModelError(problems)
