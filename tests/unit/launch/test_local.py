@@ -217,7 +217,9 @@ def test_ranks_that_stop_with_a_checkpoint_are_given_time(
 
 
 LAUNCHER = """
+import signal
 import sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and stays so
 sys.path.insert(0, {folder!r})
 sys.argv = ["glmforge"]
 from test_local import ranks
