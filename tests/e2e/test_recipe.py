@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 from glmforge.models import load_config, new_model
 
-pytestmark = pytest.mark.timeout(1800)  # some twenty commands, on machines that may be busy
+# Some twenty commands: four minutes on two cores, more on busy machines.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 

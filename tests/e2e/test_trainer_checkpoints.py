@@ -37,6 +37,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kind", "stage"), [("full", 3), ("lora", 2)])
 def test_the_trainers_shards_become_a_model_or_an_adapter(
