@@ -41,6 +41,7 @@ def test_a_map_that_contradicts_the_config_is_refused_before_any_rank_starts(pro
         "c.yaml",
         "--nproc",
         "2",
+        "training.precision=fp32",
         "deepspeed={train_batch_size: 3, fp16: {enabled: true}, zero_optimisation: {stage: 2}}",
     )
     assert done.returncode == 1

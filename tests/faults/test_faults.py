@@ -33,5 +33,5 @@ def test_four_kills_and_a_full_disk_lose_nothing(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["kills"] == 4
-    assert result["fills"] == 1
+    assert result["fills"] >= 1  # one run fills its disk one to three times
     assert (result["lost"], result["silent_restarts"], result["different"]) == (0, 0, 0)
