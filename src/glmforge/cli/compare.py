@@ -142,8 +142,8 @@ def _request(options: Mapping[str, Any]) -> "Request":
     from glmforge.compare.answers import decodings
     from glmforge.compare.checks import format_of
     from glmforge.compare.judge import judge_of
-    from glmforge.compare.run import DTYPES
     from glmforge.compare.setup import Request
+    from glmforge.models.dtypes import DTYPES
 
     if options["dtype"] not in (None, *DTYPES):
         raise UsageError(f"--dtype {options['dtype']}: use one of {', '.join(DTYPES)}")

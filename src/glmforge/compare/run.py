@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from glmforge.compare.answers import Asked, Decoding, Given, Kept, ask
 from glmforge.compare.judge import judge_pairs
 from glmforge.compare.loss import kept_loss, loss_of
@@ -24,8 +22,7 @@ from glmforge.compare.subjects import Subject, opened
 from glmforge.compare.verdict import verdict_on
 from glmforge.data.measures import Units, usual_units
 from glmforge.distributed.collectives import Ranks
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+from glmforge.models.dtypes import DTYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

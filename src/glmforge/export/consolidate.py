@@ -28,8 +28,7 @@ from glmforge.export.manifest import MANIFEST, verify
 from glmforge.export.shards import Place, Shards, find_tag, open_shards
 from glmforge.export.sources import base_of_checkpoint
 from glmforge.export.tensor_files import Planned, check_written, write_tensors
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+from glmforge.models.dtypes import DTYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

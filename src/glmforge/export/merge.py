@@ -38,6 +38,7 @@ from glmforge.export.proof import (
 from glmforge.export.run_facts import RunFacts, run_facts
 from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import family_of, load_config, load_model, load_tokenizer
+from glmforge.models.dtypes import DTYPES
 from glmforge.models.generation import write_stops
 from glmforge.models.glm.tokenization_base import GLMTokenizer
 
@@ -46,7 +47,6 @@ MERGE_BOUND = 1e-4
 where that is above 1: rounding of one extra addition per weight, far below any wrong merge."""
 REOPEN_BOUND = 1e-4
 """The same for the written file against the merged weights in memory: only summation order."""
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

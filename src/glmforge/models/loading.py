@@ -24,6 +24,7 @@ from transformers import (
 from transformers.initialization import no_init_weights
 
 from glmforge.errors import ModelError
+from glmforge.models.dtypes import DTYPE_NAMES
 from glmforge.models.families import family_of
 from glmforge.models.foreign import attention_for, class_for
 from glmforge.models.hub import resolve_directory
@@ -74,18 +75,6 @@ def load_config(directory: str | Path) -> PreTrainedConfig:
             f"{file}: transformers cannot read it ({type(error).__name__}: {first_line}); correct "
             "the value, or download the file again"
         ) from error
-
-
-DTYPE_NAMES: dict[str, Any] = {
-    name: dtype
-    for names, dtype in (
-        (("float32", "fp32"), torch.float32),
-        (("bfloat16", "bf16"), torch.bfloat16),
-        (("float16", "fp16", "half"), torch.float16),
-    )
-    for name in names
-}
-"""What users call the number formats of weights."""
 
 
 def new_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

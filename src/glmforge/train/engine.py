@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from glmforge.errors import ConfigError
+from glmforge.models.dtypes import DTYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ def pick_precision(wanted: str, device: torch.device) -> str:
 
 def torch_dtype(precision: str) -> torch.dtype:
     """Return the dtype of the weights that a precision computes with."""
-    return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
+    return DTYPES[precision]
 
 
 def parameter_groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
