@@ -44,14 +44,48 @@ class ParameterCounts:
         return sum((self.embedding, self.attention, self.mlp, self.norm, self.head, self.other))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """What is counted of a model: parameters by group, one layer's linears, LoRA's usual targets.
+
+    ``linears`` are of the first decoder layer.
+    """
+
+    counts: ParameterCounts
+    linears: tuple[LinearShape, ...]
+    usual_targets: tuple[str, ...]
+
+
 _ATTENTION = ("query_key_value", "dense", "q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def take_census(config: Any) -> Census:
+    """Count a model once; one outside the table is built on the meta device once."""
+    family = family_of(config)
+    if family.model_type:
+        return Census(
+            counts=_count_of_table(config),
+            linears=_linears_of_table(config),
+            usual_targets=family.lora_targets,
+        )
+    model = _on_meta(config)
+    linears = _linears_on_meta(model)
+    return Census(
+        counts=_count_on_meta(model),
+        linears=linears,
+        usual_targets=_foreign_targets(config, linears),
+    )
 
 
 def layer_linears(config: Any) -> tuple[LinearShape, ...]:
     """Return the linear layers of one decoder layer; a model outside the table is built empty."""
+    if family_of(config).model_type:
+        return _linears_of_table(config)
+    return _linears_on_meta(_on_meta(config))
+
+
+def _linears_of_table(config: Any) -> tuple[LinearShape, ...]:
     family = family_of(config)
-    if not family.model_type:
-        return _linears_on_meta(config)
     width, inner = config.hidden_size, getattr(config, "intermediate_size", 0)
 
     def linear(name: str, inputs: int, outputs: int, bias: bool) -> LinearShape:
@@ -93,7 +127,12 @@ def usual_lora_targets(config: Any) -> tuple[str, ...]:
     family = family_of(config)
     if family.model_type:
         return family.lora_targets
-    names = tuple(dict.fromkeys(linear.name for linear in layer_linears(config)))
+    return _foreign_targets(config, layer_linears(config))
+
+
+def _foreign_targets(config: Any, linears: tuple[LinearShape, ...]) -> tuple[str, ...]:
+    family = family_of(config)
+    names = tuple(dict.fromkeys(linear.name for linear in linears))
     if set(family.lora_targets) <= set(names):
         return family.lora_targets
     from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
@@ -104,10 +143,14 @@ def usual_lora_targets(config: Any) -> tuple[str, ...]:
 
 def count_parameters(config: Any) -> ParameterCounts:
     """Return the parameters of a model by group."""
+    if family_of(config).model_type:
+        return _count_of_table(config)
+    return _count_on_meta(_on_meta(config))
+
+
+def _count_of_table(config: Any) -> ParameterCounts:
     family = family_of(config)
-    if not family.model_type:
-        return _count_on_meta(config)
-    linears = layer_linears(config)
+    linears = _linears_of_table(config)
     layers, width = config.num_hidden_layers, config.hidden_size
     # LayerNorm has a bias, RMSNorm has none; Glm4 has two more norms a layer.
     norms_a_layer = 4 if family.model_type == "glm4" else 2
@@ -142,7 +185,7 @@ def _on_meta(config: Any) -> Any:
         return class_for(config)(copy.deepcopy(config))
 
 
-def _linears_on_meta(config: Any) -> tuple[LinearShape, ...]:
+def _linears_on_meta(model: Any) -> tuple[LinearShape, ...]:
     """Return the linear layers of the first decoder layer, by the last part of their names."""
     from torch import nn
     from transformers.pytorch_utils import Conv1D
@@ -150,7 +193,7 @@ def _linears_on_meta(config: Any) -> tuple[LinearShape, ...]:
     from glmforge.models.layers import decoder_layers
 
     found = []
-    for path, module in decoder_layers(_on_meta(config))[0].named_modules():
+    for path, module in decoder_layers(model)[0].named_modules():
         if isinstance(module, nn.Linear | Conv1D):
             rows, columns = module.weight.shape
             # GPT-2's Conv1D keeps its weight the other way round.
@@ -166,8 +209,7 @@ def _linears_on_meta(config: Any) -> tuple[LinearShape, ...]:
     return tuple(found)
 
 
-def _count_on_meta(config: Any) -> ParameterCounts:
-    model = _on_meta(config)
+def _count_on_meta(model: Any) -> ParameterCounts:
     embedding = model.get_input_embeddings().weight
     head = getattr(model.get_output_embeddings(), "weight", embedding)
     total = sum(parameter.numel() for parameter in model.parameters())

@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.errors import ModelError
-from glmforge.models.counts import (
-    ParameterCounts,
-    count_parameters,
-    layer_linears,
-    usual_lora_targets,
-)
+from glmforge.models.counts import ParameterCounts, take_census
 from glmforge.models.families import Family, FamilyDecision, decide_family
 from glmforge.models.hub import resolve_directory
 from glmforge.models.loading import check_directory, load_config
@@ -67,6 +62,7 @@ def inspect_model(directory: str | Path) -> ModelFacts:
     if decision is None:
         decision = decide_family({"model_type": config.model_type})
     family = decision.family
+    census = take_census(config)
     dtype, files, size, problems = _weights(path, config)
     tokenizer, complaint = _tokenizer(path)
     return ModelFacts(
@@ -79,14 +75,14 @@ def inspect_model(directory: str | Path) -> ModelFacts:
         tokenizer_tokens=0 if tokenizer is None else len(tokenizer),
         max_positions=getattr(config, "max_position_embeddings", 0),
         positions=_positions(config),
-        parameters=count_parameters(config),
+        parameters=census.counts,
         dtype=dtype,
         weight_files=files,
         weight_bytes=size,
         template=family.template,
         stop_tokens=family.stop_tokens,
-        lora_targets=usual_lora_targets(config),
-        lora_modules=tuple(dict.fromkeys(linear.name for linear in layer_linears(config))),
+        lora_targets=census.usual_targets,
+        lora_modules=tuple(dict.fromkeys(linear.name for linear in census.linears)),
         packing=family.packing,
         notes=(
             *_notes(config, decision, path),

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from glmforge.errors import ModelError
-from glmforge.models.counts import (
-    LinearShape,
-    count_parameters,
-    layer_linears,
-    usual_lora_targets,
-)
+from glmforge.models.counts import LinearShape, take_census
 from glmforge.models.families import Family, family_of
 
 Block = Literal["chatglm", "glm", "split"]
@@ -97,7 +92,8 @@ def shape_of(config: Any) -> ModelShape:
     """
     family = family_of(config)
     _check_countable(config)
-    counts, linears = count_parameters(config), layer_linears(config)
+    census = take_census(config)
+    counts, linears = census.counts, census.linears
     heads = config.num_attention_heads
     layers = config.num_hidden_layers
     in_layers = counts.total - counts.embedding - counts.head
@@ -118,7 +114,7 @@ def shape_of(config: Any) -> ModelShape:
         parameters=counts.total,
         norms=4 if family.model_type == "glm4" else 2,
         linears=linears,
-        usual_targets=usual_lora_targets(config),
+        usual_targets=census.usual_targets,
     )
 
 

@@ -1,14 +1,19 @@
 """The shape of any causal language model of transformers, against the model built empty."""
 
 import re
+import time
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
+from glmforge.config import config_from_mapping
 from glmforge.errors import ModelError
+from glmforge.models.foreign import class_for
+from glmforge.plan.advisor import Machine
 from glmforge.plan.memory import account
+from glmforge.plan.report import make_plan
 from glmforge.plan.shape import shape_of
 from glmforge.plan.workload import Workload
 
@@ -73,3 +78,37 @@ def test_what_the_account_has_no_numbers_for_is_refused(
     """No attention heads, an encoder, weights of another format: named, not counted wrongly."""
     with pytest.raises(ModelError, match=re.escape(said)):
         shape_of(getattr(transformers, name)(**changes))
+
+
+@pytest.mark.parametrize("name", ["MixtralConfig", "LlamaConfig", "GPTNeoXConfig"])
+def test_a_model_of_transformers_in_full_size_is_planned_in_a_fifth_of_a_second(name: str) -> None:
+    """It is built once, on the meta device; the import of its classes is not arithmetic."""
+    model = getattr(transformers, name)()
+    class_for(model)
+    values = {
+        "model": {"model_name_or_path": "model"},
+        "data": {"train": "train.jsonl"},
+        "training": {"output_dir": "run", "gradient_accumulation_steps": 16},
+    }
+    run = config_from_mapping(values, ())
+    times = []
+    for _ in range(3):
+        begin = time.process_time()
+        make_plan(run, model, Machine(card_gib=80), world_size=8)
+        times.append(time.process_time() - begin)
+    assert min(times) < 0.2
+
+
+def test_a_model_outside_the_table_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters, linear layers and LoRA's usual targets come from one empty model."""
+    kind = transformers.LlamaForCausalLM
+    built = []
+    init = kind.__init__
+
+    def counted(self: Any, config: Any) -> None:
+        built.append(config)
+        init(self, config)
+
+    monkeypatch.setattr(kind, "__init__", counted)
+    shape_of(transformers.LlamaConfig(**SMALL))
+    assert len(built) == 1
