@@ -4,11 +4,10 @@ The text is decoded and parsed piece by piece, so that an array of any size need
 its longest record. Faults carry the line and column of the file; records before one are read.
 """
 
-import codecs
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from glmforge.data.conversation import Problem
 
@@ -19,12 +18,20 @@ _BLANK_OR_COMMA = re.compile(r"[\s,]*")
 Value = tuple[int, object]
 
 
+class Decoder(Protocol):
+    """Bytes to text, piece by piece, as ``codecs.IncrementalDecoder`` does it."""
+
+    def decode(self, input: bytes, final: bool = False) -> str:
+        """Return the text of what is whole so far."""
+        ...
+
+
 class _Text:
     """A window on a document's text that moves forward; knows its place in the file."""
 
-    def __init__(self, stream: BinaryIO, encoding: str) -> None:
+    def __init__(self, stream: BinaryIO, decoder: Decoder) -> None:
         self._stream = stream
-        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._decoder = decoder
         self.text = ""
         self.at = 0  # where in ``text`` the next value is looked for
         self.line = 1  # of ``text``'s beginning
@@ -35,7 +42,7 @@ class _Text:
         """Read more: as much again as is held, at least a piece.
 
         Raises:
-            UnicodeDecodeError: bytes that are not in the document's encoding.
+            What the decoder raises for bytes that it cannot read.
         """
         self._forget()
         data = self._stream.read(max(_PIECE, len(self.text)))
@@ -68,20 +75,20 @@ class _Text:
 
 
 def read_document(
-    stream: BinaryIO, encoding: str, name: str, broken: Callable[[str, str], Problem]
+    stream: BinaryIO, decoder: Decoder, name: str, broken: Callable[[str, str], Problem]
 ) -> Iterator[Value | Problem]:
     """Yield (line, value) of every record, and a problem where the text is no JSON from there on.
 
     Args:
         stream: at the document's beginning.
-        encoding: of the text; "utf-8-sig" passes over a byte order mark.
+        decoder: of the text, at its beginning.
         name: the file's name, for problems.
         broken: makes a problem of a place and what is wrong there.
 
     Raises:
-        UnicodeDecodeError: bytes that are not in the encoding; records before them were yielded.
+        What the decoder raises for bytes it cannot read; records before them were yielded.
     """
-    window = _Text(stream, encoding)
+    window = _Text(stream, decoder)
     if not window.skip(_BLANK):
         return
     is_array = window.text.startswith("[", window.at)

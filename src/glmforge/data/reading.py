@@ -10,9 +10,10 @@ import codecs
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -33,6 +34,10 @@ class Record:
 
 _MAGIC_GZIP = b"\x1f\x8b"
 _MAGIC_ZSTD = b"\x28\xb5\x2f\xfd"
+# Runs of four and more characters of Chinese text in UTF-8; by chance not to be met in GBK.
+_UTF8_WORDS = re.compile(
+    rb"(?<![\x80-\xff])(?:[\xe3-\xe9][\x80-\xbf]{2}|\xef[\xbc\xbd][\x80-\xbf]){4,}(?![\x80-\xff])"
+)
 _JUDGED_LINES = 100
 """Lines after a broken first one that say what kind of file it is."""
 _WRONG_UNICODE = {
@@ -100,13 +105,33 @@ def damaged(path: Path, error: Exception) -> Problem:
 def _checked_start(stream: BinaryIO, path: Path) -> bytes:
     """The first line, its UTF-8 byte order mark removed."""
     line = stream.readline()
+    refuse_wrong_unicode(line, path)
+    return line.removeprefix(codecs.BOM_UTF8)
+
+
+def refuse_wrong_unicode(head: bytes, path: Path) -> None:
+    """Refuse a file whose first bytes mark another Unicode encoding than UTF-8.
+
+    Raises:
+        DataError: it is UTF-16 or UTF-32.
+    """
     for mark, name in _WRONG_UNICODE.items():
-        if line.startswith(mark):
+        if head.startswith(mark):
             raise DataError(
                 f"{path}:1: the file is {name}, not UTF-8; convert it with "
-                f"`iconv -f {name} -t UTF-8 {path.name} > {path.stem}.utf8{path.suffix}`"
+                f"`{conversion(path, name)}`"
             )
-    return line.removeprefix(codecs.BOM_UTF8)
+
+
+def conversion(path: Path, encoding: str) -> str:
+    """The command that writes a file anew in UTF-8, compressed as it is."""
+    with path.open("rb") as raw:
+        head = raw.read(4)
+    target = f"{path.stem}.utf8{path.suffix}"
+    for magic, tool in ((_MAGIC_GZIP, "gzip"), (_MAGIC_ZSTD, "zstd")):
+        if head.startswith(magic):
+            return f"{tool} -dc {path.name} | iconv -f {encoding} -t UTF-8 | {tool} > {target}"
+    return f"iconv -f {encoding} -t UTF-8 {path.name} > {target}"
 
 
 def _next_line(stream: BinaryIO, line: bytes) -> bytes:
@@ -222,15 +247,17 @@ def decode(line: bytes, source: str, offset: int, path: Path, gbk: bool) -> str 
         byte = line[error.start]
     try:
         text = line.decode("gb18030")
-        if gbk:
-            return text
         guess = (
-            f"it reads as GBK: set repair: [gbk] to read such lines so, or, if the whole file is "
-            f"GBK, convert it: `iconv -f GB18030 -t UTF-8 {path.name} > {path.stem}.utf8"
-            f"{path.suffix}`"
+            "it reads as GBK: set repair: [gbk] to read such lines so, or, if the whole file is "
+            f"GBK, convert it: `{conversion(path, 'GB18030')}`"
         )
     except UnicodeDecodeError:
+        text = ""
         guess = "it is no GBK either: find out the encoding and convert the file to UTF-8"
+    if _UTF8_WORDS.search(line):
+        guess = "it holds UTF-8 and other text together: write it anew at its source"
+    elif gbk and text:
+        return text
     return Problem(
         source=source,
         rule="not-utf-8",
@@ -257,19 +284,60 @@ def parse(text: str, source: str) -> Record | Problem:
 def _document_records(path: Path, gbk: bool) -> Iterator[Record | Problem]:
     """Records of a JSON array, or of objects one after another."""
     fault = _first_bad_line(path) if gbk else None
+    utf8 = codecs.getincrementaldecoder("utf-8-sig")()
+    decoder = utf8 if fault is None else _LineDecoder(path)
     with open_stream(path) as stream:
         try:
-            for found in read_document(
-                stream, "utf-8-sig" if fault is None else "gb18030", path.name, _broken
-            ):
+            for found in read_document(stream, decoder, path.name, _broken):
                 if isinstance(found, Problem):
                     yield found
                 else:
                     yield Record(source=f"{path.name}:{found[0]}", value=found[1])
+            return
         except UnicodeDecodeError:
-            problem = fault or _first_bad_line(path)
+            problem = _first_bad_line(path)
             assert problem is not None, "strict decoding failed somewhere"
-            yield problem
+        except _BadLine as error:
+            problem = error.problem
+    yield replace(problem, text=f"{problem.text}; nothing after it was read")
+
+
+class _BadLine(Exception):
+    """A line of a document that is in no encoding it may be in."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.text)
+        self.problem = problem
+
+
+class _LineDecoder:
+    """Decodes a document line by line: each as UTF-8 or, where it is none, as GBK."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rest: list[bytes] = []  # of a line whose end has not been read
+        self._line, self._offset = 1, 0
+
+    def decode(self, input: bytes, final: bool = False) -> str:
+        """Return the text of the lines that are whole.
+
+        Raises:
+            _BadLine: one is neither.
+        """
+        self._rest.append(input)
+        if not (final or b"\n" in input):
+            return ""
+        lines = b"".join(self._rest).split(b"\n")
+        self._rest = [] if final else [lines.pop()]
+        return "\n".join(map(self._text, lines)) + ("" if final else "\n")
+
+    def _text(self, line: bytes) -> str:
+        source, start = f"{self._path.name}:{self._line}", self._offset
+        self._line, self._offset = self._line + 1, start + len(line) + 1
+        found = decode(line, source, start, self._path, gbk=True)
+        if isinstance(found, Problem):
+            raise _BadLine(found)
+        return found.removeprefix("\ufeff") if start == 0 else found
 
 
 def _first_bad_line(path: Path) -> Problem | None:

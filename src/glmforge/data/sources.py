@@ -27,7 +27,14 @@ from glmforge.data.examples import (
 from glmforge.data.files import DATA_ENDINGS, Paths, data_files, names_of, passed_over
 from glmforge.data.formats import find_format, to_conversations
 from glmforge.data.hub import read_hub
-from glmforge.data.reading import DAMAGE, Record, damaged, open_stream, read_json_records
+from glmforge.data.reading import (
+    DAMAGE,
+    Record,
+    damaged,
+    open_stream,
+    read_json_records,
+    refuse_wrong_unicode,
+)
 from glmforge.data.rules import REPAIRS, faults_of, repair
 from glmforge.data.segments import Labels
 from glmforge.data.shapes import ShapeOptions
@@ -205,15 +212,16 @@ def _reader_of(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
     gbk = "gbk" in options.repairs
     if not file.exists():
         return read_hub(str(file))
-    if file.suffix in (".yml", ".yaml"):
-        return tables.read_yaml(file)
     with open_stream(file) as stream:
         head = stream.read(1 << 16)
+    refuse_wrong_unicode(head, file)
+    if file.suffix in (".yml", ".yaml"):
+        return tables.read_yaml(file, gbk)
     if head.startswith(b"PAR1"):
         return tables.read_parquet(file)
     if head.startswith(b"ARROW1") or file.suffix == ".arrow":
         return tables.read_arrow(file)
-    text = head.decode("utf-8-sig", errors="replace").lstrip()
+    text = _beginning(head, gbk).lstrip()
     if text.startswith(("{", "[")):
         return read_json_records(file, gbk=gbk)
     columns = tables.csv_columns(text.split("\n", 1)[0].strip())
@@ -225,6 +233,16 @@ def _reader_of(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
     if file.suffix in (".txt", ".md"):
         return tables.read_plain_text(file, gbk)
     return read_json_records(file, gbk=gbk)
+
+
+def _beginning(head: bytes, gbk: bool) -> str:
+    """The first bytes of a file as text, to tell its format by."""
+    first = head.partition(b"\n")[0]
+    try:
+        first.decode("utf-8")
+    except UnicodeDecodeError:
+        return head.decode("gb18030" if gbk else "utf-8-sig", errors="replace")
+    return head.decode("utf-8-sig", errors="replace")
 
 
 def options_name(options: ReadOptions, column: str) -> str:

@@ -190,13 +190,13 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def read_yaml(path: Path) -> Items:
+def read_yaml(path: Path, gbk: bool = False) -> Items:
     """Yield question/answer lists of a ChatterBot corpus; every further answer is a record."""
     with open_stream(path) as stream:
-        data = stream.read()
-    text = decode(data, str(path), 0, path, gbk=False)
-    if isinstance(text, Problem):
-        yield text
+        lines = _DecodedLines(stream, path, gbk)
+        text = "".join(lines)
+    if problems := lines.take_problems():
+        yield from problems
         return
     try:
         root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

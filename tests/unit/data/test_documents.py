@@ -1,5 +1,6 @@
 """JSON arrays piece by piece: the same values, lines and faults as from the whole text."""
 
+import codecs
 import io
 import json
 
@@ -24,7 +25,8 @@ def broken(source, what):
 
 def read(data, piece, monkeypatch):
     monkeypatch.setattr(documents, "_PIECE", piece)
-    return list(documents.read_document(io.BytesIO(data), "utf-8-sig", "a.json", broken))
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    return list(documents.read_document(io.BytesIO(data), decoder, "a.json", broken))
 
 
 @given(
@@ -76,7 +78,9 @@ def test_a_broken_array_is_not_read_to_its_end(monkeypatch):
 
     monkeypatch.setattr(documents, "_PIECE", 1000)
     stream = Counting(("[{oops}," + (PAIR % "x" + ",") * 10_000 + "1]").encode())
-    (problem,) = documents.read_document(stream, "utf-8", "a", broken)
+    (problem,) = documents.read_document(
+        stream, codecs.getincrementaldecoder("utf-8")(), "a", broken
+    )
     assert problem.text == "Expecting property name enclosed in double quotes at column 3"
     assert stream.taken < 5000
 
