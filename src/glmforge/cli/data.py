@@ -212,7 +212,7 @@ def preview(
         raise UsageError("preview needs a tokenizer: --model DIRECTORY")
     from itertools import islice
 
-    from glmforge.data.preview import preview_rows, terminal
+    from glmforge.data.preview import Chosen, preview_rows, terminal
     from glmforge.data.preview_page import preview_page
     from glmforge.data.sources import iterate
 
@@ -224,9 +224,11 @@ def preview(
         labels=inputs.labels,  # type: ignore[arg-type]  # checked by limit_of
         truncation=inputs.truncation,  # type: ignore[arg-type]
     )
-    chosen = (found for found in rows if flag is None or flag in found.flags)
+    chosen = Chosen(rows, flag)
     if html is not None:
         shown = list(islice(chosen, row - 1, row - 1 + PAGE_ROWS))
+        if not shown:
+            raise UsageError(chosen.nothing_at(row))
         try:
             html.write_text(preview_page(shown, ", ".join(inputs.train)), encoding="utf-8")
         except OSError as error:
@@ -240,8 +242,11 @@ def preview(
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
+    found = None
     for found in islice(chosen, row - 1, row - 1 + count):
         console.print(terminal(found, ids=ids))
+    if found is None:
+        raise UsageError(chosen.nothing_at(row))
 
 
 @app.command()

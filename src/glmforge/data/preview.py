@@ -5,6 +5,7 @@ the rules say about the record. ``terminal`` colours them; ``preview_page`` make
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +87,38 @@ def preview_rows(
                 total_tokens=len(example.input_ids),
                 trained_tokens=int((example.labels != IGNORED).sum()),
             )
+
+
+class Chosen(Iterator[PreviewRow]):
+    """The rows that carry a flag (None: all of them), remembering what went by."""
+
+    def __init__(self, rows: Iterable[PreviewRow], flag: str | None) -> None:
+        self._flag = flag
+        self._rows = iter(rows)
+        self._flags: Counter[str] = Counter()
+        self._number = 0  # of rows with the flag
+        self._total = 0
+
+    def __next__(self) -> PreviewRow:
+        for row in self._rows:
+            self._total += 1
+            self._flags.update(row.flags)
+            if self._flag is None or self._flag in row.flags:
+                self._number += 1
+                return row
+        raise StopIteration
+
+    def nothing_at(self, first: int) -> str:
+        """Say why no row was left to show from row ``first`` on; all of them went by."""
+        if not self._total:
+            return "no record in it, so no row to show: give a file with dialogues"
+        if self._flag is None or self._number:
+            kind = "rows" if self._flag is None else f"rows with the flag {self._flag!r}"
+            last = f"{self._number:,}"
+            return f"row {first:,}: the {kind} end at {last}; choose --row from 1 to {last}"
+        flags = ", ".join(f"{name} ({n:,})" for name, n in sorted(self._flags.items()))
+        there = f"the flags of these rows are {flags}" if flags else "no row has any"
+        return f"no row has the flag {self._flag!r}; {there}"
 
 
 def _rowless(source: str, problems: Sequence[Problem]) -> PreviewRow:

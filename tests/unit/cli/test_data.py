@@ -84,6 +84,34 @@ def test_a_page_that_cannot_be_written_is_named(shared, good, tmp_path):
             run("preview", good, "--model", model, "--html", place)
 
 
+@pytest.mark.parametrize("page", [False, True])
+def test_a_row_or_flag_that_is_not_there_is_an_error_that_names_those_that_are(
+    shared, good, tmp_path, page
+):
+    file = tmp_path / "flagged.jsonl"
+    marked = LINE % ("{{name}}", "[MASK]")
+    file.write_text("\n".join([*good.read_text("utf-8").splitlines(), marked]), encoding="utf-8")
+    out = ["--html", tmp_path / "rows.html"] if page else []
+    common = ["--model", shared / "tokenizers/chatglm3-6b", *out]
+    for arguments, message in (
+        ([file, "--row", 99], "row 99: the rows end at 4; choose --row from 1 to 4"),
+        (
+            [file, "--flag", "placeholder", "--row", 2],
+            "row 2: the rows with the flag 'placeholder' end at 1;",
+        ),
+        ([file, "--flag", "nosuch"], r"'nosuch'; the flags of these rows are control-spelling \(1"),
+        ([good, "--flag", "nosuch"], "no row has the flag 'nosuch'; no row has any"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run("preview", *arguments, *common)
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="no record in it"):
+        run("preview", empty, *common)
+    assert not (tmp_path / "rows.html").exists()
+    assert run("preview", file, "--flag", "placeholder", *common).exit_code == 0
+
+
 def test_bad_calls_are_explained(good, tmp_path):
     with pytest.raises(UsageError, match="data files, or --config"):
         run("check")
