@@ -26,7 +26,7 @@ FORECAST = (16, 32, 64)
 def parameters_of(job) -> tuple[int, int]:
     """All parameters of a job's model, and the trained ones."""
     from glmforge.plan.shape import shape_of
-    from glmforge.plan.states import trained_parameters
+    from glmforge.plan.weights import trained_parameters
     from glmforge.plan.workload import Workload
 
     shape = shape_of(model_config(job.shape))

@@ -10,6 +10,7 @@ width, D width of all query heads, K width of all key heads, V vocabulary rows, 
 
 from dataclasses import dataclass
 
+from glmforge.plan.dora import kept_outputs
 from glmforge.plan.shape import ModelShape
 from glmforge.plan.workload import Workload
 
@@ -164,6 +165,11 @@ def _lora_items(shape: ModelShape, work: Workload) -> list[Item]:
     e, kept = work.element, keeps_linear_inputs(work)
     chosen = [linear for linear in shape.linears if linear.name in work.lora_targets]
     items = [Item(name="LoRA A outputs", bytes=e * work.lora_r * len(chosen), formula="er each")]
+    if work.use_dora:
+        products = kept_outputs(shape, work)
+        items.append(
+            Item(name="DoRA's two products", bytes=products.bytes, formula=products.formula)
+        )
     attention = {"query_key_value", "q_proj", "k_proj", "v_proj"}
     projections = [linear for linear in chosen if linear.name in attention]
     others = [linear for linear in chosen if linear.name not in attention]
@@ -182,6 +188,9 @@ def _lora_items(shape: ModelShape, work: Workload) -> list[Item]:
     if any(linear.in_features == shape.hidden for linear in others):
         wide.add(shape.hidden)
     extra = sum(width for width in wide if width in (shape.hidden, shape.inner))
+    reads_attention = any(linear.in_features == shape.query_width for linear in others)
+    if reads_attention and not work.compiled and not work.packed:
+        extra += shape.query_width  # the attention's answer by token, a copy
     items.append(Item(name="adapters' inputs", bytes=e * extra, formula="e x input width"))
     return items
 

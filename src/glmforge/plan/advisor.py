@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from glmforge.plan.memory import Account, account
 from glmforge.plan.shape import ModelShape
 from glmforge.plan.speed import Links, Speed, predict_speed
-from glmforge.plan.states import trained_parameters
+from glmforge.plan.weights import trained_parameters
 from glmforge.plan.workload import GIB, Workload
 
 NOTABLE_SHARE = 0.01

@@ -8,9 +8,11 @@ come from ``activations.py`` and ``states.py``; docs/memory.md compares with mea
 from dataclasses import dataclass
 
 from glmforge.plan.activations import backward_workspace, head_bytes, kept_bytes
+from glmforge.plan.dora import norm_workspace
 from glmforge.plan.shape import ModelShape
-from glmforge.plan.states import Sized, StateBytes, state_bytes, trained_parameters
-from glmforge.plan.workload import GIB, Workload
+from glmforge.plan.states import StateBytes, state_bytes
+from glmforge.plan.weights import trained_parameters
+from glmforge.plan.workload import GIB, Sized, Workload
 
 CONTEXT_BYTES = int(0.6 * GIB)
 """CUDA context, kernels and NCCL of a process on the card; outside of what torch allocates."""
@@ -126,6 +128,7 @@ def _moments(shape: ModelShape, work: Workload, states: StateBytes) -> dict[str,
     space, space_text = backward_workspace(shape, work)
     activations = Term(name="activations", bytes=kept, formula=kept_text)
     live = _term("zero_live_parameters", states.live)
+    second = _term("zero_secondary_weights", states.secondary)
     buffers = _term("reduction_bucket", states.backward_buffers)
     workspace = Term(name="layer_workspace", bytes=space, formula=space_text)
     resting = Term(
@@ -138,12 +141,16 @@ def _moments(shape: ModelShape, work: Workload, states: StateBytes) -> dict[str,
             activations,
             Term(name="logits", bytes=head.total, formula=head.formula),
             live,
+            second,
             resting,
         ],
-        "backward of the last layer": [activations, workspace, buffers, live, resting],
-        "end of backward": [workspace, buffers, live, gradients],
+        "backward of the last layer": [activations, workspace, buffers, live, second, resting],
+        "end of backward": [workspace, buffers, live, second, gradients],
         "update": [_term("gradients", states.own_gradients), _term("update", states.update)],
     }
+    if work.use_dora:
+        norms = _term("dora_norms", norm_workspace(shape, work))
+        moments["norm of an adapted weight"] = [activations, norms, buffers, live, second, resting]
     if work.zero_stage == 1:
         # All gradients are there when they are reduced, and this rank's share is made beside them;
         # the bucket's part of them is freed as it is filled.

@@ -28,9 +28,9 @@ from glmforge.plan.request import (
 )
 from glmforge.plan.settings import engine_settings, filled_notes, run_sizes
 from glmforge.plan.shape import ModelShape, shape_of
-from glmforge.plan.states import trained_parameters
 from glmforge.plan.unaccounted import unaccounted
 from glmforge.plan.usual import unusual_settings
+from glmforge.plan.weights import trained_parameters
 from glmforge.plan.workload import GIB, Precision
 
 ALTERNATIVES = 5
@@ -130,7 +130,7 @@ def make_plan(
         *([bad] if bad else []),
     ]
     warnings = [*planned, *([doubtful] if doubtful else [])]
-    warnings += [*unaccounted(config, engine, work), *bucket_warnings(engine, machine.card_gib)]
+    warnings += [*unaccounted(engine, work), *bucket_warnings(engine, machine.card_gib)]
     length = run_length(config, facts, sizes) if facts is not None else None
     if facts is not None and length is not None:
         warnings += length_warnings(config, facts, sizes, length)

@@ -91,6 +91,7 @@ def workload_of(
     packed = is_packed(config, shape)
     optimizer, parameters = (_offloads(zero, f"offload_{name}") for name in ("optimizer", "param"))
     section = zero.get("offload_optimizer") or zero.get("offload_param") or {}
+    sums = (engine.get("data_types") or {}).get("grad_accum_dtype") or precision
     return Workload(
         method=config.method,
         precision=precision,
@@ -110,6 +111,7 @@ def workload_of(
         lora_r=config.lora.r,
         lora_targets=lora_targets(config, shape),
         lora_dropout=config.lora.lora_dropout,
+        use_dora=config.lora.use_dora and config.method in ("lora", "qlora"),
         trained_layers=config.freeze.num_trainable_layers if config.method == "freeze" else 0,
         eight_bit=config.training.optim == "adamw_bnb_8bit",
         reduce_bucket=zero["reduce_bucket_size"],
@@ -119,6 +121,9 @@ def workload_of(
         persistence=zero.get("stage3_param_persistence_threshold", 100_000),
         all_persistent=zero.get("stage3_model_persistence_threshold", 2**63 - 1),
         overlap_comm=bool(zero["overlap_comm"]),
+        gradient_bytes=4 if sums == "fp32" else 2,
+        secondary=min(int(zero.get("zero_hpz_partition_size", 1)), sizes.world_size),
+        on_host=float((zero.get("offload_optimizer") or {}).get("ratio", 1.0)),
     )
 
 
@@ -159,6 +164,17 @@ def request_problems(config: RunConfig, shape: ModelShape, work: Workload) -> li
         problems.append(
             "method is qlora at ZeRO stage 3: 4-bit weights cannot be divided; use stage 2, or "
             "method lora"
+        )
+    if work.world_size % work.secondary:
+        problems.append(
+            f"deepspeed.zero_optimization.zero_hpz_partition_size is {work.secondary}, which does "
+            f"not divide {work.world_size} ranks: choose the cards of one machine"
+        )
+    if work.zero_stage == 0 and work.gradient_element != work.element:
+        problems.append(
+            "deepspeed.data_types.grad_accum_dtype differs from training.precision, which "
+            "DeepSpeed refuses without ZeRO: remove it, or write zero_optimization: {stage: 1} "
+            "or more"
         )
     if work.eight_bit and work.offload_optimizer:
         problems.append(

@@ -83,6 +83,10 @@ class ModelShape:
             if shape.name in targets
         )
 
+    def lora_outputs(self, targets: Sequence[str]) -> int:
+        """Return the rows of the linear layers called `targets`: DoRA's magnitudes."""
+        return self.layers * sum(one.out_features for one in self.linears if one.name in targets)
+
 
 def shape_of(config: Any) -> ModelShape:
     """Read the shape of a model's configuration (ours, or one of transformers').

@@ -11,7 +11,7 @@ from typing import Literal
 
 from glmforge.plan.activations import graph_layers
 from glmforge.plan.shape import ModelShape
-from glmforge.plan.states import trained_parameters
+from glmforge.plan.weights import trained_parameters
 from glmforge.plan.workload import Workload
 
 Links = Literal["nvlink", "pcie"]

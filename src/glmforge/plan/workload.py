@@ -14,6 +14,14 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """Bytes and the formula that gave them."""
+
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One configuration of a run, for one model.
 
@@ -25,6 +33,9 @@ class Workload:
     ``persistence``: at stage 3, weights of so few elements stay whole on every card, as long as
     they are ``all_persistent`` elements together at most.
     ``trained_layers`` is of method freeze; ``eight_bit``: optimizer states of bitsandbytes.
+    ``gradient_bytes`` are of an element of the gradients' sums (``grad_accum_dtype``), 0: as of the
+    weights. ``secondary`` cards share the second copy of stage 3's weights (hpZ), 1: there is none.
+    ``on_host`` is ``offload_optimizer.ratio``, the share of stage 3's sub-groups on the host.
     """
 
     method: Method
@@ -45,6 +56,7 @@ class Workload:
     lora_r: int = 8
     lora_targets: tuple[str, ...] = ()
     lora_dropout: float = 0.0
+    use_dora: bool = False
     trained_layers: int = 0
     eight_bit: bool = False
     reduce_bucket: int = 200_000_000
@@ -54,6 +66,9 @@ class Workload:
     persistence: int = 100_000
     all_persistent: int = 2**63 - 1
     overlap_comm: bool = False
+    gradient_bytes: int = 0
+    secondary: int = 1
+    on_host: float = 1.0
 
     @property
     def tokens(self) -> int:
@@ -64,6 +79,16 @@ class Workload:
     def element(self) -> int:
         """Bytes of one weight or activation."""
         return 4 if self.precision == "fp32" else 2
+
+    @property
+    def gradient_element(self) -> int:
+        """Bytes of one element of the gradients' sums."""
+        return self.gradient_bytes or self.element
+
+    @property
+    def sums_are_wide(self) -> bool:
+        """Whether gradients of 16 bits are added up in fp32."""
+        return self.gradient_element > self.element
 
     @property
     def is_low_rank(self) -> bool:
