@@ -257,11 +257,14 @@ def prepare(
         typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Settings in place of the file's."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the directories.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option(help="Make a damaged set anew, or refuse it as train does.")
+    ] = True,
 ) -> None:
     """Make the prepared sets that a run of CONFIG will use, so that its ranks start at once."""
     from glmforge.config import load_config_file
     from glmforge.train.training_data import prepare_alone
 
-    directories = prepare_alone(load_config_file(config, overrides or []))
+    directories = prepare_alone(load_config_file(config, overrides or []), rebuild=rebuild)
     if not quiet:
         print("\n".join(map(str, directories)))

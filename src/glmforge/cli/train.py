@@ -238,7 +238,9 @@ def _prepare_first(run: RunConfig, config: Path, settings: Sequence[str]) -> Non
         typer.Exit: the data is refused; that process has said why.
     """
     if source_bytes(run.data) >= BYTES_PREPARED_FIRST:
-        code = run_without_gpus(["data", "prepare", str(config), *settings, "--quiet"])
+        code = run_without_gpus(
+            ["data", "prepare", str(config), *settings, "--quiet", "--no-rebuild"]
+        )
         if code:
             raise typer.Exit(code)
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from glmforge.data.conversation import Conversation, Problem
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.examples import Counts, Example, encode_many, limit_of
-from glmforge.data.prepared import SCHEMA, is_sealed, record_batch, sealed, sha256_of
+from glmforge.data.prepared import SCHEMA, description, record_batch, sealed, sha256_of
 from glmforge.data.reading import LineRange, read_json_lines
 from glmforge.data.segments import Labels
 from glmforge.data.sources import ReadOptions, convert, named, read_records
@@ -100,10 +100,9 @@ class PartWriter:
         name = f"part-{number:05d}.arrow"
         target = self._directory / name
         sidecar = target.with_suffix(".json")
-        if sidecar.is_file() and target.is_file():
-            known = _description(sidecar)
-            if known is not None and known["sha256"] == sha256_of(target):
-                return _shortened(known)
+        known = description(sidecar)
+        if known is not None and target.is_file() and known["sha256"] == sha256_of(target):
+            return _shortened(known)
         counts = Counts()
         problems: list[Problem] = []
         draft = target.with_suffix(f".{os.getpid()}.tmp")
@@ -163,15 +162,6 @@ class PartWriter:
 def _line_of(problem: Problem) -> int:
     number = problem.source.rpartition(":")[2]
     return int(number) if number.isdecimal() else 0
-
-
-def _description(sidecar: Path) -> dict[str, Any] | None:
-    """Read what was written of a part; None where it is not as it was written."""
-    try:
-        values: dict[str, Any] = json.loads(sidecar.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return values if is_sealed(values) else None
 
 
 def _shortened(described: dict[str, Any]) -> dict[str, Any]:

@@ -114,14 +114,11 @@ class PreparedSet(Sequence[Example]):
         """
         for part in self.manifest["parts"]:
             path = (self.directory / part["name"]).with_suffix(".json")
-            try:
-                values = json.loads(path.read_text(encoding="utf-8"))["problems"]
-                found = [Problem(**item) for item in values]
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise DataError(
-                    f"{path}: missing or damaged; delete {self.directory} and prepare again"
-                ) from error
-            yield from found
+            described = description(path)
+            if described is None:
+                raise DataError(f"{path}: missing or damaged; {_anew(self.directory)}")
+            for values in described["problems"]:
+                yield Problem(**values)
 
     @property
     def hash(self) -> str:
@@ -170,7 +167,7 @@ def open_prepared(directory: str | Path, *, verify: bool = True) -> PreparedSet:
 
     Args:
         directory: what ``prepare`` returned or wrote.
-        verify: compare the hash of every part with the manifest.
+        verify: compare the hash of every part with the manifest, the files beside them too.
 
     Raises:
         DataError: there is no finished set, it is of another format version, or it is damaged
@@ -183,33 +180,50 @@ def open_prepared(directory: str | Path, *, verify: bool = True) -> PreparedSet:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         version, parts = manifest["format_version"], manifest["parts"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: damaged; delete {directory} and prepare again") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: damaged; {_anew(directory)}") from error
     if version != FORMAT_VERSION:
         raise DataError(
             f"{directory}: format version {version}, this program writes {FORMAT_VERSION}; "
-            "delete it and prepare again"
+            f"{_anew(directory)}"
         )
     if not is_sealed(manifest):
-        raise DataError(
-            f"{path}: not what was written (its seal differs); delete {directory} and prepare again"
-        )
+        raise DataError(f"{path}: not what was written (its seal differs); {_anew(directory)}")
     if verify:
-        damaged = [
-            part["name"]
-            for part in parts
-            if not (directory / part["name"]).is_file()
-            or sha256_of(directory / part["name"]) != part["sha256"]
-        ]
+        damaged = [name for part in parts for name in _damaged_files(directory, part["name"], part)]
         if damaged:
             raise DataError(
                 [
                     f"{directory / name}: missing or not what was written (its hash differs); "
-                    f"delete {directory} and prepare again"
+                    f"{_anew(directory)}"
                     for name in damaged
                 ]
             )
     return PreparedSet(directory, manifest)
+
+
+def _damaged_files(directory: Path, name: str, part: Mapping[str, Any]) -> Iterator[str]:
+    """The files of a part that are missing or not as they were written."""
+    path = directory / name
+    if not path.is_file() or sha256_of(path) != part["sha256"]:
+        yield name
+    described = description(path.with_suffix(".json"))
+    if described is None or described["sha256"] != part["sha256"]:
+        yield path.with_suffix(".json").name
+
+
+def description(path: Path) -> dict[str, Any] | None:
+    """What was written of a part; None where it is missing or not as it was written."""
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return values if is_sealed(values) else None
+
+
+def _anew(directory: Path) -> str:
+    """What to do about a set that cannot be used."""
+    return f"make it anew with `glmforge data prepare` and the run's config, or delete {directory}"
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:

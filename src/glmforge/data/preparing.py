@@ -31,6 +31,7 @@ from glmforge.data.prepared import (
 from glmforge.data.reading import LineRange, is_plain_json_lines
 from glmforge.data.sources import Paths, data_files, names_of
 from glmforge.data.workers import MakeTokenizer, write_parts
+from glmforge.errors import DataError
 
 __all__ = ["PrepareSettings", "Unit", "prepare", "units_of"]
 
@@ -46,6 +47,7 @@ def prepare(
     beside: Paths = (),
     workers: int = 1,
     on_error: OnError = "stop",
+    rebuild: bool = False,
     progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> PreparedSet:
@@ -60,8 +62,9 @@ def prepare(
         beside: other files of the same run, from whose names those of ``path`` must differ.
         workers: processes, one core each; 1 works in this one.
         on_error: "stop" refuses a set with faulty records, "skip" leaves them out, counted.
+        rebuild: make a damaged set anew, which ``say`` is told of, instead of refusing it.
         progress: called with (bytes done, bytes in all).
-        say: called with a line about reuse.
+        say: called with a line about reuse or a set made anew.
 
     Raises:
         DataError: as ``load_examples``, the set that is there is damaged, or none can be written.
@@ -77,11 +80,10 @@ def prepare(
     }
     key = _key([(called[file], hashes[str(file)]) for file in files], tokenizer, settings, on_error)
     directory = Path(root) / key
-    if (directory / MANIFEST).is_file():
-        found = open_prepared(directory)
-        if say:
-            say(f"data: using the prepared set {directory}")
-        return found
+    if (directory / MANIFEST).exists():
+        found = _opened(directory, rebuild, say or _silent)
+        if found is not None:
+            return found
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
     total = sum(unit.size for unit in units) or 1
@@ -94,6 +96,30 @@ def prepare(
         if progress:
             progress(done, total)
     return _finish(directory, parts, hashes, settings, on_error)
+
+
+def _silent(line: str) -> None:
+    """Tell nobody."""
+
+
+def _opened(directory: Path, rebuild: bool, say: Callable[[str], None]) -> PreparedSet | None:
+    """The set that is there; None where it is damaged and is to be made anew.
+
+    Raises:
+        DataError: it is damaged, and not to be made anew.
+    """
+    try:
+        found = open_prepared(directory)
+    except DataError as error:
+        if not rebuild:
+            raise
+        damage = error.problems[0].partition(";")[0]
+        say(f"data: {damage}: made anew, with the parts that are whole")
+        with writing(directory):
+            (directory / MANIFEST).unlink()
+        return None
+    say(f"data: using the prepared set {directory}")
+    return found
 
 
 def units_of(file: Path, name: str = "") -> list[Unit]:

@@ -155,9 +155,11 @@ def prepare_data(
 
 
 def prepare_sets(
-    config: RunConfig, tokenizer: Any, ranks: Ranks, say: Say
+    config: RunConfig, tokenizer: Any, ranks: Ranks, say: Say, *, rebuild: bool = False
 ) -> dict[str, list[PreparedSet]]:
     """Make the prepared set of every source, or open those that are there.
+
+    A damaged set is refused, or made anew where ``rebuild`` says so.
 
     Raises:
         DataError: files or records that break a rule, all sources at once; the same on every rank.
@@ -169,7 +171,7 @@ def prepare_sets(
         for part, found in sets.items():
             for path, _ in sources_of(getattr(config.data, part)):
                 try:
-                    found.append(_prepared(path, config, tokenizer, say))
+                    found.append(_prepared(path, config, tokenizer, say, rebuild))
                 except DataError as error:
                     problems += error.problems
         if problems:
@@ -192,8 +194,11 @@ def prepare_sets(
     return sets
 
 
-def prepare_alone(config: RunConfig) -> list[Path]:
+def prepare_alone(config: RunConfig, *, rebuild: bool = True) -> list[Path]:
     """Make the prepared sets of a run in this process, and return their directories.
+
+    A set that is there and damaged is made anew, with a line that says so, unless ``rebuild``
+    is false.
 
     Raises:
         ConfigError: a path that does not exist.
@@ -201,7 +206,7 @@ def prepare_alone(config: RunConfig) -> list[Path]:
     """
     tokenizer = load_tokenizer(config.model.model_name_or_path)
     alone = Ranks(world=World(), device=torch.device("cpu"))
-    sets = prepare_sets(config, tokenizer, alone, stderr_line)
+    sets = prepare_sets(config, tokenizer, alone, stderr_line, rebuild=rebuild)
     return [found.directory for part in sets.values() for found in part]
 
 
@@ -210,7 +215,9 @@ def stderr_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _prepared(path: str, config: RunConfig, tokenizer: Any, say: Say) -> PreparedSet:
+def _prepared(
+    path: str, config: RunConfig, tokenizer: Any, say: Say, rebuild: bool
+) -> PreparedSet:
     data = config.data
     settings = PrepareSettings(
         max_length=data.max_length,
@@ -228,6 +235,7 @@ def _prepared(path: str, config: RunConfig, tokenizer: Any, say: Say) -> Prepare
             beside=[name for part in (data.train, data.validation) for name, _ in sources_of(part)],
             workers=worker_count(path, data.preprocessing_num_workers),
             on_error=data.on_error,
+            rebuild=rebuild,
             progress=bar.advance,
             say=say,
         )

@@ -172,7 +172,15 @@ def test_large_data_is_prepared_before_ranks_start(
     program.launched.clear()
     monkeypatch.setattr(command, "BYTES_PREPARED_FIRST", 1)
     program("train", "c.yaml", "training.seed=3", "--nproc", "2")
-    expected = ["data", "prepare", "c.yaml", "training.seed=3", "launch.nproc=2", "--quiet"]
+    expected = [
+        "data",
+        "prepare",
+        "c.yaml",
+        "training.seed=3",
+        "launch.nproc=2",
+        "--quiet",
+        "--no-rebuild",
+    ]
     assert prepared == [expected]
     assert len(program.launched) == 1
     program.launched.clear()

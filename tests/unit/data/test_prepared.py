@@ -104,8 +104,63 @@ def test_a_flipped_byte_is_caught_on_opening(stub, train_file, tmp_path):
     part.write_bytes(bytes(data))
     with pytest.raises(DataError, match=r"part-00000\.arrow: missing or not what was written"):
         open_prepared(directory)
-    with pytest.raises(DataError, match="prepare again"):
+    with pytest.raises(DataError, match="make it anew with `glmforge data prepare`"):
         prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+
+
+def test_a_damaged_file_beside_a_part_is_caught_on_opening(stub, train_file, tmp_path):
+    """It holds the reasons of skipped.jsonl, which are read after training has begun."""
+    found = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+    sidecar = found.directory / "part-00000.json"
+    whole = sidecar.read_text(encoding="utf-8")
+    for damaged in (whole[:-9], whole.replace('"rows": ', '"rows": 9'), None):
+        sidecar.unlink() if damaged is None else sidecar.write_text(damaged, encoding="utf-8")
+        with pytest.raises(DataError, match=r"part-00000\.json: missing or not what was written"):
+            open_prepared(found.directory)
+
+
+def flipped(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "damage"),
+    [
+        ("part-00001.arrow", flipped, "missing or not what was written"),
+        ("part-00001.arrow", os.unlink, "missing or not what was written"),
+        ("part-00001.json", flipped, "missing or not what was written"),
+        ("manifest.json", flipped, "manifest.json: "),
+    ],
+)
+def test_a_damaged_set_is_made_anew_on_request_with_one_line(
+    stub, train_file, tmp_path, small_units, name, harm, damage
+):
+    said = []
+
+    def make(**options):
+        return prepare(
+            train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS, say=said.append,
+            **options,
+        )  # fmt: skip
+
+    direct = load_examples(train_file, stub["chatglm3"], max_length=64)
+    found = make()
+    whole = (found.directory / "part-00002.arrow").stat().st_mtime_ns
+    harm(found.directory / name)
+    with pytest.raises(DataError, match="make it anew with `glmforge data prepare`"):
+        make()
+    assert said == []
+    again = make(rebuild=True)
+    (line,) = said
+    assert str(found.directory) in line
+    assert damage in line
+    assert "made anew" in line
+    assert same(direct.examples, again)
+    assert again.counts == direct.counts
+    assert (found.directory / "part-00002.arrow").stat().st_mtime_ns == whole
+    assert len(make()) == len(again)  # and it opens
 
 
 def test_a_changed_count_is_caught_on_opening(stub, train_file, tmp_path):

@@ -96,6 +96,23 @@ def test_sets_lie_beside_the_run_directory_or_where_the_config_says(
     assert found.parent == tmp_path / "sets"
 
 
+def test_a_damaged_set_is_refused_by_a_run_and_made_anew_by_data_prepare(
+    configured: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory,) = prepare_alone(configured())
+    part = directory / "part-00000.arrow"
+    part.write_bytes(part.read_bytes()[:-100])
+    with pytest.raises(DataError, match="`glmforge data prepare`"):
+        prepared(configured())
+    with pytest.raises(DataError, match="`glmforge data prepare`"):
+        prepare_alone(configured(), rebuild=False)  # how `glmforge train --nproc` calls it
+    capsys.readouterr()
+    assert prepare_alone(configured()) == [directory]
+    assert "made anew" in capsys.readouterr().err
+    _, said = prepared(configured())
+    assert any("using the prepared set" in line for line in said)
+
+
 def test_held_out_records_are_validation_rows_and_prompts(configured: Any) -> None:
     data, said = prepared(configured(validation_size=0.2))
     assert (len(data.train), len(data.validation)) == (24, 6)
