@@ -26,6 +26,7 @@ def config_file(tmp_path_factory):
             "kv_channels": 128,
             "ffn_hidden_size": 4096,
             "num_layers": 8,
+            "seq_length": 2048,
         }
     )
     config.save_pretrained(directory / "model")
