@@ -124,12 +124,7 @@ def _choice(shape: ModelShape, ranked: list[Candidate], machine: Machine) -> tup
             "for each forward and backward pass and divide nothing that matters"
         )
     elif work.zero_stage == 3:
-        whole = account(shape, work.but(zero_stage=2)).needed_gib
-        reasons.append(
-            f"ZeRO-3 because ZeRO-2 needs {whole:.1f} GiB at the same micro-batch"
-            if whole > machine.card_gib
-            else "ZeRO-3 because its larger micro-batch is faster than gathering weights is slow"
-        )
+        reasons.append(_why_zero3(shape, work, machine))
     if work.checkpointing:
         kept = account(shape, work.but(checkpointing=False)).needed_gib
         reasons.append(f"checkpointing because without it {kept:.1f} GiB would be needed")
@@ -144,6 +139,20 @@ def _choice(shape: ModelShape, ranked: list[Candidate], machine: Machine) -> tup
     return tuple(reasons)
 
 
+def _why_zero3(shape: ModelShape, work: Workload, machine: Machine) -> str:
+    """Say what keeps ZeRO-2 from doing the same: the card, the host, or that it is slower."""
+    whole = account(shape, work.but(zero_stage=2, offload_param=False))
+    host = whole.host_gib * machine.cards_per_host
+    if whole.needed_gib > machine.card_gib:
+        return f"ZeRO-3 because ZeRO-2 needs {whole.needed_gib:.1f} GiB at the same micro-batch"
+    if host > machine.host_gib:
+        return (
+            f"ZeRO-3 because ZeRO-2 needs {host:.0f} GiB of host memory, {machine.host_gib:g} GiB "
+            "are there"
+        )
+    return "ZeRO-3 because its larger micro-batch is faster than gathering weights is slow"
+
+
 def _nothing_fits(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[str]:
     rows = work.micro_batch * work.accumulation
     least = work.but(
@@ -153,7 +162,8 @@ def _nothing_fits(shape: ModelShape, work: Workload, machine: Machine) -> Iterat
     weights = found.term("weights").gib
     yield (
         f"{work.world_size} x {machine.card_gib:g} GiB, {work.method}, {work.row_tokens} tokens: "
-        f"does not fit under any ZeRO stage, offload or micro-batch. The least under ZeRO-2 "
+        f"does not fit under any ZeRO stage, offload or micro-batch with the buckets as they are. "
+        f"The least under ZeRO-2 "
         f"(micro-batch 1, checkpointing) is {found.needed_gib:.1f} GiB, of which the weights are "
         f"{weights:.1f} GiB on every card"
     )
@@ -177,8 +187,9 @@ def ways_out(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[st
         tries.append(
             ("QLoRA (4-bit base)", least.but(method="qlora", zero_stage=2, compiled=False))
         )
-    if work.world_size > 1 and work.method != "qlora":
+    if work.method != "qlora" and (work.world_size > 1 or not work.is_low_rank):
         tries.append(("ZeRO-3", least.but(zero_stage=3)))
+    if work.method != "qlora" and work.world_size > 1:
         tries.append(
             (
                 "ZeRO-3 with small buckets (reduce_bucket_size, stage3_prefetch_bucket_size 5e7, "
@@ -192,6 +203,9 @@ def ways_out(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[st
             )
         )
     if work.method != "qlora" and not work.eight_bit:
+        if not work.is_low_rank:
+            states = least.but(zero_stage=3, offload_optimizer=True)
+            tries.append(("ZeRO-3 with the optimizer on the host", states))
         both = least.but(zero_stage=3, offload_optimizer=True, offload_param=True)
         tries.append(("ZeRO-3 with weights and optimizer on the host", both))
     if not work.is_low_rank:

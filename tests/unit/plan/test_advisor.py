@@ -1,7 +1,9 @@
 """The advisor: what it chooses for given cards, and what it says where nothing fits."""
 
+import itertools
 import re
 
+import pytest
 from plan_shapes import chatglm3, lora
 
 from glmforge.plan.advisor import Machine, advise, judge, options, ways_out
@@ -129,3 +131,39 @@ def test_8_bit_states_are_never_told_to_go_to_the_host() -> None:
     said = "\n".join(ways_out(chatglm3(), work, Machine(card_gib=24, host_gib=512)))
     assert "on the host" not in said
     assert "offload" not in said
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora", "full"])
+def test_the_ranking_and_the_ways_out_agree(method: str) -> None:
+    """Whatever the cards: what can be chosen is a way out too, and no way fits where none is."""
+    shape = chatglm3()
+    sizes = itertools.product((1, 2, 4, 16), (8, 12, 24, 80, 141), (32, 128, 1000))
+    for cards, gib, host in sizes:
+        work = lora(method=method, world_size=cards, micro_batch=1, pin_memory=True)
+        work = work.but(checkpointing=True, compiled=method != "qlora")
+        machine = Machine(card_gib=gib, host_gib=host, cards_per_host=min(cards, 8))
+        ranked = advise(shape, work, machine).ranked
+        ways = [way for way in ways_out(shape, work, machine) if ": fits, about" in way]
+        own = [way for way in ways if not way.startswith(("QLoRA", "LoRA", "ZeRO-3 with small"))]
+        if judge(shape, work, machine).fits:
+            assert any(one.workload == work for one in ranked)
+        else:
+            assert bool(ranked) == bool(own)
+
+
+def test_a_host_that_holds_no_states_of_stage_2_is_why_stage_3_is_chosen() -> None:
+    """128 GiB hold no 16-bit copy and largest weight besides, on one card of 24 GiB."""
+    work = lora(method="full", micro_batch=1, checkpointing=True, pin_memory=True)
+    said = advise(chatglm3(), work, Machine(card_gib=24, host_gib=128)).sentences
+    assert "ZeRO-3 because ZeRO-2 needs 131 GiB of host memory, 128 GiB are there" in said
+
+
+def test_where_nothing_fits_small_buckets_may() -> None:
+    """Full 6B on 16 x 12 GiB: the first sentence does not deny what a later one offers."""
+    work = lora(method="full", micro_batch=1, checkpointing=True, world_size=16)
+    advice = advise(chatglm3(), work, Machine(card_gib=12, host_gib=32, cards_per_host=8))
+    assert advice.best is None
+    assert "or micro-batch with the buckets as they are" in advice.sentences[0]
+    assert any(
+        re.match("ZeRO-3 with small buckets .*: fits", sentence) for sentence in advice.sentences
+    )
