@@ -6,6 +6,7 @@ model is counted on the meta device.
 """
 
 import copy
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,15 +46,35 @@ class ParameterCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Census:
-    """What is counted of a model: parameters by group, one layer's linears, LoRA's usual targets.
+class Experts:
+    """The experts of a mixture, in one layer that has them.
 
-    ``linears`` are of the first decoder layer.
+    ``weights`` are elements of each stacked weight (all experts in one tensor); a token goes
+    through ``per_token`` of ``number`` experts, each ``inner`` wide. ``layers`` have some.
+    """
+
+    number: int
+    per_token: int
+    inner: int
+    weights: tuple[int, ...]
+    layers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """What is counted of a model: parameters by group, its linear layers, LoRA's usual targets.
+
+    ``linears`` are of one decoder layer, of the kind that most layers are; ``everywhere`` lists the
+    linear layers of all of them, each with the number of layers that have it. ``head_norms``:
+    queries and keys are normed (Qwen3, Gemma3, OLMo2).
     """
 
     counts: ParameterCounts
     linears: tuple[LinearShape, ...]
+    everywhere: tuple[tuple[LinearShape, int], ...]
     usual_targets: tuple[str, ...]
+    experts: Experts | None = None
+    head_norms: bool = False
 
 
 _ATTENTION = ("query_key_value", "dense", "q_proj", "k_proj", "v_proj", "o_proj")
@@ -63,17 +84,23 @@ def take_census(config: Any) -> Census:
     """Count a model once; one outside the table is built on the meta device once."""
     family = family_of(config)
     if family.model_type:
+        linears = _linears_of_table(config)
         return Census(
             counts=_count_of_table(config),
-            linears=_linears_of_table(config),
+            linears=linears,
+            everywhere=tuple((linear, config.num_hidden_layers) for linear in linears),
             usual_targets=family.lora_targets,
         )
     model = _on_meta(config)
-    linears = _linears_on_meta(model)
+    by_layer = _linears_on_meta(model)
+    usual = Counter(by_layer).most_common(1)[0][0]
     return Census(
         counts=_count_on_meta(model),
-        linears=linears,
-        usual_targets=_foreign_targets(config, linears),
+        linears=usual,
+        everywhere=tuple(Counter(linear for layer in by_layer for linear in layer).items()),
+        usual_targets=_foreign_targets(config, usual),
+        experts=_experts_on_meta(model, config),
+        head_norms=any(path.endswith("q_norm") for path, _ in model.named_modules()),
     )
 
 
@@ -81,7 +108,7 @@ def layer_linears(config: Any) -> tuple[LinearShape, ...]:
     """Return the linear layers of one decoder layer; a model outside the table is built empty."""
     if family_of(config).model_type:
         return _linears_of_table(config)
-    return _linears_on_meta(_on_meta(config))
+    return Counter(_linears_on_meta(_on_meta(config))).most_common(1)[0][0]
 
 
 def _linears_of_table(config: Any) -> tuple[LinearShape, ...]:
@@ -185,16 +212,19 @@ def _on_meta(config: Any) -> Any:
         return class_for(config)(copy.deepcopy(config))
 
 
-def _linears_on_meta(model: Any) -> tuple[LinearShape, ...]:
-    """Return the linear layers of the first decoder layer, by the last part of their names."""
+def _linears_on_meta(model: Any) -> list[tuple[LinearShape, ...]]:
+    """Return the linear layers of each decoder layer, by the last part of their names."""
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
     from glmforge.models.layers import decoder_layers
 
-    found = []
-    for path, module in decoder_layers(model)[0].named_modules():
-        if isinstance(module, nn.Linear | Conv1D):
+    every = []
+    for layer in decoder_layers(model):
+        found = []
+        for path, module in layer.named_modules():
+            if not isinstance(module, nn.Linear | Conv1D):
+                continue
             rows, columns = module.weight.shape
             # GPT-2's Conv1D keeps its weight the other way round.
             inputs, outputs = (columns, rows) if isinstance(module, nn.Linear) else (rows, columns)
@@ -206,7 +236,32 @@ def _linears_on_meta(model: Any) -> tuple[LinearShape, ...]:
                     bias=module.bias is not None,
                 )
             )
-    return tuple(found)
+        every.append(tuple(found))
+    return every
+
+
+def _experts_on_meta(model: Any, config: Any) -> Experts | None:
+    """Return the experts of a model: stacked weights, one tensor for all experts of a layer."""
+    from glmforge.models.layers import decoder_layers
+
+    stacks = []
+    for layer in decoder_layers(model):
+        found = [parameter for parameter in layer.parameters() if parameter.dim() == 3]
+        # GPT-2's kin have none; a stack has the number of experts first.
+        stacks += [found] if found else []
+    if not stacks:
+        return None
+    number = int(stacks[0][0].shape[0])
+    names = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+    widths = [getattr(config, name, None) for name in names]
+    counts = [getattr(config, name, None) for name in ("num_experts_per_tok", "moe_topk", "top_k")]
+    return Experts(
+        number=number,
+        per_token=next((one for one in counts if isinstance(one, int)), number),
+        inner=next((one for one in widths if isinstance(one, int)), 0),
+        weights=tuple(weight.numel() for weight in stacks[0]),
+        layers=len(stacks),
+    )
 
 
 def _count_on_meta(model: Any) -> ParameterCounts:

@@ -137,6 +137,11 @@ def _attention_items(shape: ModelShape, work: Workload) -> list[Item]:
         fused = query + 2 * key
         items.append(Item(name="rotated keys", bytes=e * key, formula="eK"))
         items.append(Item(name="query_key_value", bytes=e * fused, formula="e(D + 2K)"))
+    if shape.head_norms:
+        # Their inputs, as of the other norms, and one statistic a head.
+        each = e if work.compiled else 4 if work.is_low_rank else 4 + e
+        size = each * (query + key) + 4 * (shape.heads + shape.kv_heads)
+        items.append(Item(name="norms of queries and keys", bytes=size, formula=f"{each} (D + K)"))
     items.append(Item(name="attention output", bytes=e * query, formula="eD"))
     if keeps_linear_inputs(work) and not work.packed:
         # The kernel answers head by head; the output projection reads, and keeps, a copy by token.
@@ -155,6 +160,25 @@ def _mlp_items(shape: ModelShape, work: Workload) -> list[Item]:
             items.append(Item(name="silu(gate)", bytes=e * inner, formula="eF"))
     if keeps_linear_inputs(work):
         items.append(Item(name="MLP product", bytes=e * inner, formula="eF"))
+    return [*(item for item in items if inner), *_expert_items(shape, work)]
+
+
+def _expert_items(shape: ModelShape, work: Workload) -> list[Item]:
+    """List what a mixture keeps of the k experts that a token goes through.
+
+    transformers 5.24's integrations/moe.py, `grouped_mm_experts_forward`: rows gathered by expert.
+    """
+    if shape.experts is None:
+        return []
+    e, k, inner = work.element, shape.experts.per_token, shape.experts.inner
+    items = [
+        Item(name="experts' gate and up", bytes=2 * e * k * inner, formula="2ekF"),
+        Item(name="experts' silu(gate)", bytes=e * k * inner, formula="ekF"),
+        Item(name="experts' answers", bytes=e * k * shape.hidden, formula="ekH (before weighting)"),
+    ]
+    if not work.is_low_rank:
+        size = e * k * (shape.hidden + inner)
+        items.append(Item(name="experts' inputs", bytes=size, formula="ek(H + F)"))
     return items
 
 
@@ -229,6 +253,9 @@ def backward_workspace(shape: ModelShape, work: Workload) -> tuple[int, str]:
     """Return what the backward pass of one layer needs beside what was kept, and the formula."""
     e, hidden, inner = work.element, shape.hidden, shape.inner
     gates = 2 if shape.is_gated else 1
+    if shape.experts is not None:
+        inner += shape.experts.per_token * shape.experts.inner
+        gates = 2
     # Highest where the product of gate and up is taken apart: its gradient and those of both
     # factors, while all that the layer kept is still there.
     rows = 2 if work.compiled else 1

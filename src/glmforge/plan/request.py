@@ -67,7 +67,7 @@ def lora_targets(config: RunConfig, shape: ModelShape) -> tuple[str, ...]:
     wanted = config.lora.target_modules
     if wanted is None:
         return shape.usual_targets
-    every = tuple(linear.name for linear in shape.linears)
+    every = tuple(dict.fromkeys(linear.name for linear, _ in shape.everywhere))
     return every if list(wanted) == ["all-linear"] else tuple(wanted)
 
 
@@ -142,7 +142,7 @@ def kernel_repeats_heads() -> bool:
 def request_problems(config: RunConfig, shape: ModelShape, work: Workload) -> list[str]:
     """List what makes a run impossible whatever the cards: targets, lengths, methods and stages."""
     problems = []
-    known = [linear.name for linear in shape.linears]
+    known = list(dict.fromkeys(linear.name for linear, _ in shape.everywhere))
     unknown = [name for name in work.lora_targets if name not in known]
     if unknown:
         problems.append(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from glmforge.errors import ModelError
-from glmforge.models.counts import LinearShape, take_census
+from glmforge.models.counts import Experts, LinearShape, take_census
 from glmforge.models.families import Family, family_of
 
 Block = Literal["chatglm", "glm", "split"]
@@ -23,7 +23,10 @@ class ModelShape:
 
     ``layer_parameters`` are of one decoder layer; ``head`` is 0 where it is tied to the embedding.
     ``largest`` is the biggest single weight. ``norms`` are the norms of one layer.
-    ``usual_targets`` is what LoRA adapts where nothing else is asked for.
+    ``usual_targets`` is what LoRA adapts where nothing else is asked for. ``linears`` are of one
+    layer, of the kind that most are; ``everywhere`` counts them over all layers. ``inner`` is the
+    width of an MLP that all tokens go through, 0 where experts take its place. ``head_norms``:
+    queries and keys are normed.
     """
 
     family: Family
@@ -41,7 +44,10 @@ class ModelShape:
     parameters: int
     norms: int
     linears: tuple[LinearShape, ...]
+    everywhere: tuple[tuple[LinearShape, int], ...]
     usual_targets: tuple[str, ...]
+    experts: Experts | None = None
+    head_norms: bool = False
 
     @property
     def query_width(self) -> int:
@@ -62,30 +68,36 @@ class ModelShape:
     @property
     def largest(self) -> int:
         """Elements of the biggest single weight."""
-        linear = max(shape.in_features * shape.out_features for shape in self.linears)
-        return max(linear, self.embedding)
+        linear = max(one.in_features * one.out_features for one, _ in self.everywhere)
+        stacked = max(self.experts.weights) if self.experts else 0
+        return max(linear, stacked, self.embedding)
 
     @property
-    def layer_linear(self) -> int:
-        """Elements of the weight matrices of one layer."""
-        return sum(shape.in_features * shape.out_features for shape in self.linears)
+    def linear_elements(self) -> int:
+        """Elements of the weight matrices of all layers' linear layers, experts left out."""
+        return sum(one.in_features * one.out_features * count for one, count in self.everywhere)
 
     @property
     def matrix_parameters(self) -> int:
-        """Weights that each token is multiplied with: all layers and the head."""
-        return self.layers * self.layer_linear + self.vocabulary * self.hidden
+        """Weights that each token is multiplied with: all layers, its experts, and the head."""
+        chosen = 0
+        if self.experts is not None:
+            stacked = self.experts.layers * sum(self.experts.weights)
+            chosen = stacked * self.experts.per_token // self.experts.number
+        return self.linear_elements + chosen + self.vocabulary * self.hidden
 
     def lora_parameters(self, targets: Sequence[str], rank: int) -> int:
         """Return what LoRA of this rank adds on the linear layers called `targets`."""
-        return self.layers * sum(
-            rank * (shape.in_features + shape.out_features)
-            for shape in self.linears
-            if shape.name in targets
+        return sum(
+            count * rank * (one.in_features + one.out_features)
+            for one, count in self.everywhere
+            if one.name in targets
         )
 
     def lora_outputs(self, targets: Sequence[str]) -> int:
         """Return the rows of the linear layers called `targets`: DoRA's magnitudes."""
-        return self.layers * sum(one.out_features for one in self.linears if one.name in targets)
+        named = ((one, count) for one, count in self.everywhere if one.name in targets)
+        return sum(one.out_features * count for one, count in named)
 
 
 def shape_of(config: Any) -> ModelShape:
@@ -107,7 +119,7 @@ def shape_of(config: Any) -> ModelShape:
         block="chatglm" if is_first else "glm" if family.model_type == "chatglm" else "split",
         layers=layers,
         hidden=config.hidden_size,
-        inner=_inner_width(config, linears),
+        inner=_inner_width(config, linears, census.experts),
         heads=heads,
         kv_heads=heads if is_first else getattr(config, "num_key_value_heads", None) or heads,
         head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -118,7 +130,10 @@ def shape_of(config: Any) -> ModelShape:
         parameters=counts.total,
         norms=4 if family.model_type == "glm4" else 2,
         linears=linears,
+        everywhere=census.everywhere,
         usual_targets=census.usual_targets,
+        experts=census.experts,
+        head_norms=census.head_norms,
     )
 
 
@@ -147,10 +162,13 @@ def _check_countable(config: Any) -> None:
         )
 
 
-def _inner_width(config: Any, linears: Sequence[LinearShape]) -> int:
+def _inner_width(config: Any, linears: Sequence[LinearShape], experts: Experts | None) -> int:
     """Return the width of the MLP, from the layers themselves where the configuration is silent."""
+    width = config.hidden_size
+    if experts is not None:
+        shared = [one.in_features for one in linears if one.name == "down_proj"]
+        return max(shared, default=0)
     named = getattr(config, "intermediate_size", None)
     if named is not None:
         return int(named)
-    width = config.hidden_size
     return max(linear.in_features for linear in linears if linear.out_features == width)

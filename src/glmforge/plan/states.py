@@ -98,7 +98,7 @@ def _weights(shape: ModelShape, work: Workload, trained: int) -> Sized:
     e = work.element
     base = shape.parameters
     if work.method == "qlora":
-        packed = shape.layers * shape.layer_linear
+        packed = shape.linear_elements
         size = round(packed * NF4_BYTES) + e * (base - packed)
         formula = f"{NF4_BYTES:.4f} x linear weights of the layers + e x the rest"
     else:

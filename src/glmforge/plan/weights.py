@@ -23,11 +23,14 @@ def trained_parameters(shape: ModelShape, work: Workload) -> int:
 def matrices(shape: ModelShape) -> Iterator[tuple[int, int]]:
     """Yield (elements, how many) of the base's weight matrices in the order of the model.
 
-    Norms, biases, and what is no linear layer (experts of a mixture) are left out.
+    Norms and biases are left out.
     """
     yield shape.embedding, 1
-    for linear in shape.linears:
-        yield linear.in_features * linear.out_features, shape.layers
+    for linear, count in shape.everywhere:
+        yield linear.in_features * linear.out_features, count
+    if shape.experts is not None:
+        for stacked in shape.experts.weights:
+            yield stacked, shape.experts.layers
     if shape.head:
         yield shape.head, 1
 
@@ -39,9 +42,12 @@ def trained_weights(shape: ModelShape, work: Workload) -> list[tuple[int, int]]:
     if work.method == "freeze":
         sizes = [linear.in_features * linear.out_features for linear in shape.linears]
         return [(size, work.trained_layers) for size in sizes]
-    adapted = [linear for linear in shape.linears if linear.name in work.lora_targets]
-    widths = [width for one in adapted for width in (one.in_features, one.out_features)]
-    return [(work.lora_r * width, shape.layers) for width in widths]
+    return [
+        (work.lora_r * width, count)
+        for one, count in shape.everywhere
+        if one.name in work.lora_targets
+        for width in (one.in_features, one.out_features)
+    ]
 
 
 def largest_trained(shape: ModelShape, work: Workload) -> int:
@@ -106,9 +112,12 @@ def sub_groups_on_card(shape: ModelShape, work: Workload) -> int:
 
 
 def _in_order(shape: ModelShape) -> Iterator[int]:
-    sizes = [linear.in_features * linear.out_features for linear in shape.linears]
+    """Yield the weight matrices layer by layer, embedding first and head last."""
+    head = [shape.head] if shape.head else []
+    within = list(matrices(shape))[1 : -1 if head else None]
     yield shape.embedding
-    for _ in range(shape.layers):
-        yield from sizes
-    if shape.head:
-        yield shape.head
+    for layer in range(shape.layers):
+        for size, count in within:
+            each, more = divmod(count, shape.layers)
+            yield from [size] * (each + (layer < more))
+    yield from head

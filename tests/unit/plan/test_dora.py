@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from kept_tensors import kept_bytes
 from peft import LoraConfig, inject_adapter_in_model
 from plan_shapes import chatglm3, lora
 from torch import nn
@@ -23,13 +24,6 @@ from glmforge.plan.workload import Workload
 ROWS, TOKENS, RANK = 2, 32, 8
 QKV = ("query_key_value",)
 EVERY = ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")
-
-
-class Kept:
-    """A saved tensor, for as long as the graph holds it."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
 
 
 class LiveBytes(TorchDispatchMode):
@@ -58,28 +52,6 @@ class LiveBytes(TorchDispatchMode):
         self.now -= size
 
 
-def kept_bytes(layer: nn.Module, hidden: torch.Tensor, others: tuple[Any, ...]) -> int:
-    """Bytes of what the graph of a forward pass still holds after it, parameters left out."""
-    left_out = {p.untyped_storage().data_ptr() for p in layer.parameters()}
-    found: list[weakref.ref[Kept]] = []
-
-    def pack(tensor: torch.Tensor) -> Kept:
-        kept = Kept(tensor)
-        found.append(weakref.ref(kept))
-        return kept
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
-        result = layer(hidden, *others)
-    alive = [kept.tensor for kept in (one() for one in found) if kept is not None]
-    storages = {
-        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-        for tensor in alive
-        if tensor.untyped_storage().data_ptr() not in left_out and tensor.shape[-1] != TOKENS
-    }
-    assert result is not None
-    return sum(storages.values())
-
-
 @pytest.mark.parametrize("targets", [QKV, EVERY])
 @pytest.mark.parametrize("use_dora", [False, True])
 def test_a_layer_keeps_what_the_account_says(targets: tuple[str, ...], use_dora: bool) -> None:
@@ -105,7 +77,7 @@ def test_a_layer_keeps_what_the_account_says(targets: tuple[str, ...], use_dora:
     )
     planned = ROWS * TOKENS * (layer_bytes(shape, work) - 4 * shape.heads)
     vectors = 3 * 2 * shape.lora_outputs(targets)  # magnitudes, norms and their quotients
-    found = kept_bytes(layer, hidden, (angles, angles, AttentionRows(), None))
+    found = kept_bytes(layer, hidden, (angles, angles, AttentionRows(), None), TOKENS)
     assert planned <= found <= planned + (vectors if use_dora else 0)
 
 

@@ -137,7 +137,7 @@ def test_qlora_keeps_layers_in_four_bit() -> None:
     """Embedding and head stay in 16 bit."""
     shape = glm4()
     found = account(shape, lora(method="qlora"))
-    linear = shape.layers * shape.layer_linear
+    linear = shape.linear_elements
     expected = linear * NF4_BYTES + 2 * (shape.parameters - linear)
     assert found.term("weights").bytes == pytest.approx(expected, rel=0.001)
 
