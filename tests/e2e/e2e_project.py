@@ -61,7 +61,9 @@ class Project:
         text = yaml.safe_dump(self.settings, sort_keys=False)
         (self.directory / "c.yaml").write_text(text, encoding="utf-8")
 
-    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
+    def start(
+        self, *command: str, stdin: int | None = None, **variables: str
+    ) -> subprocess.Popen[str]:
         """Start a command without waiting for it; `glmforge` is this environment's."""
         inherited = {
             name: value
@@ -73,6 +75,7 @@ class Project:
             command,
             cwd=self.directory,
             env=inherited | {"OMP_NUM_THREADS": "1", "PATH": path} | variables,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
