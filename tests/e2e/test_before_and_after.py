@@ -46,8 +46,11 @@ def test_a_run_is_compared_with_the_weights_it_began_from(
     for mine, theirs in zip(two["models"], one["models"], strict=True):
         assert abs(mine["loss"] - theirs["loss"]) < 1e-6
 
+    losses = project.directory / "two.answers" / "losses.jsonl"
+    kept = losses.read_text(encoding="utf-8")
     again, resumed = compared(project, "two.html", "--nproc", "2")
     assert "batches" not in again.stderr, "nothing is generated twice"
+    assert losses.read_text(encoding="utf-8") == kept, "nor is a loss found twice"
     assert resumed == two
 
 

@@ -1,7 +1,8 @@
 """Loss on validation dialogues: the same rows for every model, nats per trained token.
 
 The rows are those of `--validation`, or of the validation files of a tuned model's run. Each is
-read once over all ranks; the loss is the models' own sum, as in training.
+read once over all ranks; the loss is the models' own sum, as in training. `compare` keeps it row by
+row, for an interval around a difference.
 """
 
 import json
@@ -96,25 +97,60 @@ def _named(
     ).examples
 
 
-def kept_loss(path: Path, identity: str, rows: ValidationRows, find: Callable[[], float]) -> float:
-    """Return a model's loss on rows from a file of finished losses; compute and keep it else.
+def kept_losses(path: Path, identity: str, rows: ValidationRows) -> list[float] | None:
+    """Return a model's loss of each row from a file of finished ones; None where it has none.
 
     Args:
-        path: one JSON object a line; made where it is missing.
+        path: one JSON object a line; need not be there.
         identity: a hash of the model's weights.
-        rows: what the loss is of.
-        find: computes it.
+        rows: what the losses are of.
     """
-    key = f"{identity} {hash_of(rows.examples)}"
+    key = _loss_key(identity, rows)
     if path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
             if line.endswith("}") and (row := json.loads(line))["key"] == key:
-                return float(row["loss"])
-    loss = find()
+                return [float(nll) for nll in row["nll"]]
+    return None
+
+
+def keep_losses(path: Path, identity: str, rows: ValidationRows, losses: Sequence[float]) -> None:
+    """Add a model's losses to the file of finished ones, which is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write("\n" + json.dumps({"key": key, "loss": loss}) + "\n")
-    return loss
+        line = json.dumps({"key": _loss_key(identity, rows), "nll": list(losses)})
+        file.write("\n" + line + "\n")
+
+
+def _loss_key(identity: str, rows: ValidationRows) -> str:
+    return f"rows {identity} {hash_of(rows.examples)}"
+
+
+def trained_tokens(rows: ValidationRows) -> list[int]:
+    """Return how many tokens of each row have a label."""
+    return [int((example.labels != -100).sum()) for example in rows.examples]
+
+
+@torch.no_grad()
+def row_losses(
+    model: Callable[[], Any], rows: ValidationRows, pad_id: int, ranks: Ranks
+) -> list[float]:
+    """Return the summed nll (nats) of each row, on every rank; rows go through one by one."""
+    mine = []
+    with torch.compiler.set_stance("force_eager"):
+        for example in rows.examples[ranks.rank :: ranks.world_size]:
+            (batch,) = eval_batches(
+                [example],
+                unpacked(1),
+                rank=0,
+                world_size=1,
+                micro_batch=1,
+                packed=False,
+                pad_id=pad_id,
+            )
+            inputs = batch.to(ranks.device).model_inputs()
+            mine.append(float(model()(**inputs, num_items_in_batch=1.0).loss.double()))
+    parts = ranks.gather_objects(mine)
+    return [parts[n % len(parts)][n // len(parts)] for n in range(len(rows.examples))]
 
 
 @torch.no_grad()

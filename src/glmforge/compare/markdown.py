@@ -116,7 +116,12 @@ def _settings(report: Report) -> Iterator[str]:
 
 
 def _loss(model: ModelReport) -> str:
-    return "" if model.loss is None else f", validation loss {model.loss:.4f} nats a token"
+    if model.loss is None:
+        return ""
+    change = ""
+    if (found := model.loss_change) is not None:
+        change = f" ({found.value:+.4f} \\[{found.low:+.4f}, {found.high:+.4f}\\])"
+    return f", validation loss {model.loss:.4f} nats a token{change}"
 
 
 def _row(*cells: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from glmforge.compare.judge import Outcome
 from glmforge.compare.prompts import Prompt, prompt_values
 from glmforge.compare.scoring import DIVERSITY, MEASURES, Cell, Scored
+from glmforge.compare.statistics import Estimate
 
 Level = Literal["good", "bad", "note"]
 
@@ -35,7 +36,7 @@ class ModelReport:
 
     ``tables`` are over the user's prompts, ``parts`` those of the greedy answers to "seen" and
     "held_out" ones, ``general`` the passed share of the general set ("all", areas, languages),
-    ``loss`` nats per trained token.
+    ``loss`` nats per trained token, ``loss_change`` its difference from the base's.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ModelReport:
     diversity: Mapping[str, Cell]
     general: Mapping[str, Cell]
     loss: float | None = None
+    loss_change: Estimate | None = None
     judged: Sequence[Outcome] | None = None
     judge_change: Cell | None = None
     verdict: tuple[Finding, ...] = ()

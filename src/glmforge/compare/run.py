@@ -6,18 +6,19 @@ the judge and the verdict.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from glmforge.compare.answers import Asked, Decoding, Given, Kept, ask
 from glmforge.compare.judge import judge_pairs
-from glmforge.compare.loss import kept_loss, loss_of
+from glmforge.compare.loss import keep_losses, kept_losses, row_losses, trained_tokens
 from glmforge.compare.prompts import Prompt
 from glmforge.compare.report import ModelReport, Report
 from glmforge.compare.scoring import Cell, Scored, cell_of, diversity_of, score_answer, table_of
 from glmforge.compare.setup import Request, Say, Setup, set_up
-from glmforge.compare.statistics import estimate
+from glmforge.compare.statistics import Estimate, estimate, ratio_difference
 from glmforge.compare.subjects import Subject, opened
 from glmforge.compare.verdict import verdict_on
 from glmforge.data.measures import Units, usual_units
@@ -27,10 +28,10 @@ from glmforge.models.dtypes import DTYPES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heard:
-    """What one model gave: answers by decoding, and its loss."""
+    """What one model gave: answers by decoding, and its summed nll of each validation row."""
 
     answers: Mapping[str, Sequence[Given]]
-    loss: float | None
+    losses: Sequence[float] | None
 
 
 def compare_models(request: Request, ranks: Ranks, say: Say) -> Report | None:
@@ -52,25 +53,27 @@ def compare_models(request: Request, ranks: Ranks, say: Say) -> Report | None:
         answers = dict(ask(who, setup.work, request.ways, kept, ranks, say))
         general = ask(who, setup.general_work, request.ways[:1], kept, ranks, say)
         answers["greedy"] = [*answers["greedy"], *general["greedy"]]
-        loss = _loss(subject, model, setup, request, ranks)
-        heard[subject.name] = _Heard(answers=answers, loss=loss)
+        losses = _losses(subject, model, setup, request, ranks)
+        heard[subject.name] = _Heard(answers=answers, losses=losses)
     if not ranks.is_main:
         return None
     settings = _settings(request, setup, name)
     return _report(request, setup, heard, settings)
 
 
-def _loss(
+def _losses(
     subject: Subject, model: Callable[[], Any], setup: Setup, request: Request, ranks: Ranks
-) -> float | None:
+) -> list[float] | None:
     rows = setup.rows
     if rows is None:
         return None
-    pad = setup.tokenizer.pad_token_id or 0
-    if ranks.world_size > 1:
-        return loss_of(model, rows, pad, ranks)
     path = request.kept_dir / "losses.jsonl"
-    return kept_loss(path, subject.identity, rows, lambda: loss_of(model, rows, pad, ranks))
+    losses = ranks.on_main(lambda: kept_losses(path, subject.identity, rows))
+    if losses is None:
+        losses = row_losses(model, rows, setup.tokenizer.pad_token_id or 0, ranks)
+        if ranks.is_main:
+            keep_losses(path, subject.identity, rows, losses)
+    return losses
 
 
 def _report(
@@ -83,9 +86,11 @@ def _report(
     models: list[ModelReport] = []
     for subject in setup.subjects:
         base = models[0] if models else None
-        found = _model_report(subject, heard[subject.name], base, setup.prompts, request, units)
+        found = _model_report(subject, heard[subject.name], base, setup, request, units)
         if base is not None:
             found = _judged(found, base, setup.prompts, request)
+            change = _loss_change(heard[subject.name], heard[base.name], setup)
+            found = dataclasses.replace(found, loss_change=change)
             verdict = verdict_on(found, base, setup.prompts)
             found = dataclasses.replace(found, verdict=verdict)
         models.append(found)
@@ -96,10 +101,11 @@ def _model_report(
     subject: Subject,
     heard: _Heard,
     base: ModelReport | None,
-    prompts: Sequence[Prompt],
+    setup: Setup,
     request: Request,
     units: Units,
 ) -> ModelReport:
+    prompts = setup.prompts
     # Drawn answers and those of beams are to the user's prompts alone, which come first.
     answers = {
         way: [score_answer(a, p, request.form, units) for a, p in zip(row, prompts)]
@@ -129,8 +135,21 @@ def _model_report(
             drawn(answers), None if base is None else drawn(base.answers), units
         ),
         general=_general(answers["greedy"], base, prompts),
-        loss=heard.loss,
+        loss=_mean_loss(heard, setup),
     )
+
+
+def _mean_loss(heard: _Heard, setup: Setup) -> float | None:
+    """Nats a trained token over all rows."""
+    if heard.losses is None or setup.rows is None:
+        return None
+    return math.fsum(heard.losses) / max(1, sum(trained_tokens(setup.rows)))
+
+
+def _loss_change(after: _Heard, before: _Heard, setup: Setup) -> Estimate | None:
+    if after.losses is None or before.losses is None or setup.rows is None:
+        return None
+    return ratio_difference(after.losses, before.losses, trained_tokens(setup.rows))
 
 
 def _general(

@@ -53,6 +53,26 @@ def difference(after: Sequence[float], before: Sequence[float]) -> Estimate | No
     return estimate([new - old for new, old in zip(after, before, strict=True)])
 
 
+def ratio_difference(
+    after: Sequence[float], before: Sequence[float], weights: Sequence[float]
+) -> Estimate | None:
+    """Return (Σ after - Σ before) / Σ weights with its interval, rows resampled; None without rows.
+
+    Args:
+        after, before: sums of each row, such as its nll.
+        weights: what they are sums over, such as its trained tokens.
+    """
+    total = math.fsum(weights)
+    if not total:
+        return None
+    gaps = np.asarray(after, np.float64) - np.asarray(before, np.float64)
+    sums = _resampled(np.stack([gaps, np.asarray(weights, np.float64)], axis=-1))
+    low, high = np.percentile(sums[:, 0] / np.maximum(sums[:, 1], 1e-300), [2.5, 97.5])
+    return Estimate(
+        value=float(gaps.sum() / total), low=float(low), high=float(high), count=len(gaps)
+    )
+
+
 def wilson(hits: float, count: int) -> tuple[float, float]:
     """Return Wilson's 95 % interval for a share of `hits` in `count`."""
     share, spread = hits / count, _Z * _Z / count
@@ -69,6 +89,7 @@ def is_change(found: Estimate | None) -> bool:
 
 
 def _resampled(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Means over the first axis of as many draws with replacement, resample by resample."""
     random = np.random.default_rng(0)
     each = max(1, _CHUNK // len(values))
     means = [

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from glmforge.adapters import open_adapter
+from glmforge.adapters import open_adapter, read_adapter
 from glmforge.config import RunConfig, load_config_file
 from glmforge.errors import UsageError
+from glmforge.export.counting import count_adapter
 from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import load_config, load_model, new_model
 
@@ -49,12 +50,18 @@ def find_subjects(base: Path, tuned: Sequence[Path], dtype: str) -> list[Subject
         dtype: what the weights will be loaded in; part of a model's identity.
 
     Raises:
+        AdapterError: an adapter was made for another base.
         ExportError: there is no model at a path.
-        UsageError: a path is given twice.
+        UsageError: a path is given twice, or the base is no model directory.
     """
+    _check_base(base)
     if len({path.resolve() for path in tuned}) < len(tuned):
         raise UsageError(f"--tuned {' '.join(map(str, tuned))}: one of them is given twice")
     sources = [_locate(path, base) for path in tuned]
+    for source in sources:
+        if source.adapter is not None:
+            files = read_adapter(source.adapter)
+            count_adapter(files.tensors, files.config, base, str(files.path))
     runs = [run_of(path) for path in tuned]
     seed = _start_seed(base, runs)
     facts = [f"start {seed}"] if seed is not None else []
@@ -130,6 +137,14 @@ def run_of(path: Path) -> RunConfig | None:
         if (directory / "config.yaml").is_file() and (directory / "metrics.jsonl").is_file():
             return load_config_file(directory / "config.yaml")
     return None
+
+
+def _check_base(base: Path) -> None:
+    if (base / "config.json").is_file():
+        return
+    run = run_of(base)
+    began = "" if run is None else f"; that run began from {run.model.model_name_or_path}"
+    raise UsageError(f"--base {base}: no model directory (it has no config.json){began}")
 
 
 def _locate(path: Path, base: Path) -> Source:

@@ -158,14 +158,23 @@ def _references(look: _Look) -> Iterator[Finding]:
 
 
 def _loss(look: _Look) -> Iterator[Finding]:
-    after, before = look.tuned.loss, look.base.loss
-    if after is None or before is None:
+    after, before, change = look.tuned.loss, look.base.loss, look.tuned.loss_change
+    if after is None or before is None or change is None:
         return
+    told = is_change(change)
+    level: Level = "note" if not told else "good" if change.value < 0 else "bad"
+    rows = "row" if change.count == 1 else "rows"
+    few, few_chinese = "", ""
+    if change.count < FEWEST:
+        few = f" (only {change.count} {rows}: too few to tell)"
+        few_chinese = f"（仅{change.count}行，难以判断）"
+    elif not told:
+        few, few_chinese = " (may be chance)", "（可能只是偶然）"
     yield Finding(
         topic="loss",
-        level="good" if after < before else "bad" if after > before else "note",
-        english=f"validation loss {after:.3f} vs {before:.3f} nats a token",
-        chinese=f"验证损失 {after:.3f}，原模型 {before:.3f}（每词元，自然对数）",
+        level=level,
+        english=f"validation loss {after:.3f} vs {before:.3f} nats a token{few}",
+        chinese=f"验证损失 {after:.3f}，原模型 {before:.3f}（每词元，自然对数）{few_chinese}",
     )
 
 

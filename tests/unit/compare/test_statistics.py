@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from glmforge.compare.statistics import difference, estimate, is_change, wilson
+from glmforge.compare.statistics import (
+    difference,
+    estimate,
+    is_change,
+    ratio_difference,
+    wilson,
+)
 
 
 def test_the_interval_of_a_mean_covers_it_about_as_often_as_it_says():
@@ -44,3 +50,19 @@ def test_few_prompts_show_no_change():
     assert not is_change(estimate([1.0] * 4))
     assert is_change(estimate([1.0] * 5))
     assert not is_change(None)
+
+
+def test_the_difference_of_a_loss_is_over_tokens_and_resamples_rows():
+    """Rows of unlike length: the mean over tokens; the same rows of both models together."""
+    random = np.random.default_rng(3)
+    tokens = [int(n) for n in random.integers(5, 200, 40)]
+    before = [n * (2.0 + float(random.normal())) for n in tokens]
+    after = [nll - 0.1 * n for nll, n in zip(before, tokens, strict=True)]
+    found = ratio_difference(after, before, tokens)
+    assert found.count == 40
+    assert (found.value, found.low, found.high) == pytest.approx((-0.1, -0.1, -0.1))
+    assert is_change(found)
+    assert not is_change(ratio_difference(before, before, tokens))
+    noisy = [nll + n * float(random.normal()) for nll, n in zip(before, tokens, strict=True)]
+    assert not is_change(ratio_difference(noisy, before, tokens))
+    assert ratio_difference([], [], []) is None

@@ -1,5 +1,6 @@
 """Models are found, told apart and opened one at a time, the base once for all adapters."""
 
+import json
 import shutil
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from glmforge.compare import subjects
 from glmforge.compare.subjects import find_subjects, opened
-from glmforge.errors import ExportError, UsageError
+from glmforge.errors import AdapterError, ExportError, UsageError
 
 CPU = torch.device("cpu")
 IDS = torch.arange(5, 25)[None]
@@ -82,3 +83,32 @@ def test_what_is_no_model_or_named_twice_is_refused(base_dir, adapters, tmp_path
         find_subjects(base_dir, [tmp_path / "none"], "fp32")
     with pytest.raises(UsageError, match="given twice"):
         find_subjects(base_dir, [adapters[0], adapters[0] / "."], "fp32")
+
+
+def test_an_adapter_of_another_base_is_refused_before_weights_are_read(
+    base_dir, adapters, tmp_path, monkeypatch
+):
+    """Another width, and the same model's other layout, with the command that changes it."""
+    monkeypatch.setattr(subjects, "load_model", None)
+    keys = json.loads((base_dir / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(keys | {"hidden_size": 48}), encoding="utf-8")
+    with pytest.raises(AdapterError, match="a base of another size"):
+        find_subjects(tmp_path, [adapters[0]], "fp32")
+    glm = {"model_type": "glm", "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32,
+           "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 64,
+           "pad_token_id": 0}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(glm), encoding="utf-8")
+    with pytest.raises(AdapterError, match="glmforge export ADAPTER OUT --layout transformers"):
+        find_subjects(tmp_path, [adapters[0]], "fp32")
+
+
+def test_a_base_that_is_a_run_is_refused_with_what_it_began_from(adapters, tmp_path):
+    """--base wants a model directory."""
+    with pytest.raises(UsageError, match=r"it has no config\.json"):
+        find_subjects(tmp_path, adapters, "fp32")
+    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "config.yaml").write_text(
+        "model: {model_name_or_path: models/six}\ndata: {train: t}\ntraining: {output_dir: o}\n"
+    )
+    with pytest.raises(UsageError, match="that run began from models/six"):
+        find_subjects(tmp_path, adapters, "fp32")

@@ -10,6 +10,7 @@ from glmforge.compare.checks import Format
 from glmforge.compare.prompts import Prompt
 from glmforge.compare.report import ModelReport
 from glmforge.compare.scoring import cell_of, score_answer, table_of
+from glmforge.compare.statistics import Estimate
 from glmforge.compare.verdict import in_one_line, verdict_on
 from glmforge.data import Message
 from glmforge.data.measures import Units, characters
@@ -35,7 +36,7 @@ def prompts_of(references, general=0):
     ]
 
 
-def model(name, texts, prompts, base=None, form=None, loss=None, cut=(), seen=None):
+def model(name, texts, prompts, base=None, form=None, cut=(), seen=None, **losses):
     given = [
         Given(text=text, tokens=len(text), stop_reason="length" if n in cut else "stop")
         for n, text in enumerate(texts)
@@ -59,7 +60,7 @@ def model(name, texts, prompts, base=None, form=None, loss=None, cut=(), seen=No
         parts={part: table(places) for part, places in (seen or {}).items()},
         diversity={},
         general={"all": cell_of(passed, had, True)} if general else {},
-        loss=loss,
+        **losses,
     )
 
 
@@ -183,10 +184,25 @@ def test_memorising_shows_between_seen_and_held_out():
 
 def test_the_loss_is_told_both_ways():
     prompts = prompts_of([None] * 5)
-    found = verdict(["a"] * 5, ["b"] * 5, prompts, losses=(2.5, 1.25))
+    far = Estimate(value=-1.25, low=-1.5, high=-1.0, count=9)
+    found = verdict(["a"] * 5, ["b"] * 5, prompts, losses=(2.5, 1.25), loss_change=far)
     assert found["loss"].english == "validation loss 1.250 vs 2.500 nats a token"
     assert found["loss"].level == "good"
-    assert verdict(["a"] * 5, ["b"] * 5, prompts, losses=(1.0, 2.0))["loss"].level == "bad"
+    worse = Estimate(value=1.0, low=0.5, high=1.5, count=9)
+    found = verdict(["a"] * 5, ["b"] * 5, prompts, losses=(1.0, 2.0), loss_change=worse)
+    assert found["loss"].level == "bad"
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(9, "(may be chance)"), (4, "(only 4 rows: too few to tell)")]
+)
+def test_a_loss_that_may_be_chance_is_not_called_a_change(count, words):
+    """The interval of its difference holds zero, or rows are too few."""
+    change = Estimate(value=0.001, low=-0.2 if count == 9 else 0.0005, high=0.2, count=count)
+    prompts = prompts_of([None] * 5)
+    found = verdict(["a"] * 5, ["b"] * 5, prompts, losses=(1.0, 1.001), loss_change=change)
+    assert found["loss"].level == "note"
+    assert found["loss"].english == f"validation loss 1.001 vs 1.000 nats a token {words}"
 
 
 def test_a_check_is_asked_only_of_prompts_that_have_one():
