@@ -202,7 +202,22 @@ def wrap(model: nn.Module, config: LoraConfig, path: Path | str) -> PeftModel:
             f"{path}: its target_modules {', '.join(map(repr, names))} do not fit this base "
             f"({str(error).splitlines()[0]}). The base's linear modules: "
             f"{', '.join(linear_module_names(model))}: it was made for another model"
+            f"{_other_layout(names, linear_module_names(model))}"
         ) from error
+
+
+def _other_layout(targets: Sequence[str], modules: Sequence[str]) -> str:
+    """The end of a sentence where an adapter has one layout's names and the base the other's."""
+    for layout, mark, theirs in (
+        ("transformers", "q_proj", "query_key_value"),
+        ("chatglm", "query_key_value", "q_proj"),
+    ):
+        if mark in modules and theirs in targets:
+            return (
+                f", or for this one in its other layout: `glmforge export ADAPTER OUT --layout "
+                f"{layout}` writes it for such a base"
+            )
+    return ""
 
 
 def check_match(wrapped: PeftModel, tensors: Mapping[str, torch.Tensor], path: Path | str) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from glmforge.cli.stress import BatchSize, Length, Stress, run_stress
+from glmforge.cli.stress import BatchSize, Length, Stress, refuse_without_stress, run_stress
 from glmforge.errors import DataError, UsageError
 
 
@@ -55,6 +55,7 @@ def chat(
             as_json=as_json,
         )
         return
+    refuse_without_stress(length, batch_size)
     if as_json and not prompt:
         raise UsageError("--json needs --prompt: a conversation is for people")
     told = [] if tools is None else _read_tools(tools)

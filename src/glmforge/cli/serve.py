@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from glmforge.cli.stress import BatchSize, Length, Stress, run_stress
+from glmforge.cli.stress import BatchSize, Length, Stress, refuse_without_stress, run_stress
 from glmforge.errors import UsageError
 
 _NEEDED = ("starlette", "uvicorn")
@@ -51,6 +51,7 @@ def serve(
             as_json=as_json,
         )
         return
+    refuse_without_stress(length, batch_size)
     if as_json:
         raise UsageError("--json needs --stress")
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]

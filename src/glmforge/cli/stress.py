@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from glmforge.cli.output import print_json
+from glmforge.errors import UsageError
 
 Stress = Annotated[
     bool,
@@ -24,6 +25,17 @@ Length = Annotated[
 BatchSize = Annotated[int, typer.Option(min=1, help="With --stress: rows together.")]
 
 
+def refuse_without_stress(length: int | None, batch_size: int) -> None:
+    """Refuse options that say something about `--stress` only.
+
+    Raises:
+        UsageError: one of them is given.
+    """
+    given = ["--length"] * (length is not None) + ["--batch-size"] * (batch_size != 1)
+    if given:
+        raise UsageError(f"{' and '.join(given)}: only with --stress")
+
+
 def run_stress(
     model: Path,
     adapter: Path | None,
@@ -36,6 +48,7 @@ def run_stress(
     """Generate `batch_size` rows of `length` tokens (None: the training's longest) and report.
 
     Raises:
+        UsageError: the model has fewer positions.
         typer.Exit: with status 1, memory did not hold.
     """
     from glmforge.serve.chat import open_chat_model
@@ -43,6 +56,11 @@ def run_stress(
 
     opened, tokenizer = open_chat_model(model, adapter)
     wanted = length or longest_length(adapter or model, opened.config)
+    positions = getattr(opened.config, "max_position_embeddings", None)
+    if positions is not None and wanted > positions:
+        raise UsageError(
+            f"--length {wanted}: {model} has {positions} positions; give {positions} or less"
+        )
     report = stress(
         opened,
         tokenizer,

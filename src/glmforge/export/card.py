@@ -34,12 +34,19 @@ _OPEN_ADAPTER = """\
 A LoRA adapter in PEFT's format. Its base is {origin} in the {layout} layout:
 
 ```python
-import glmforge
-from peft import PeftModel
+{imports}
 
-model = PeftModel.from_pretrained(glmforge.load_model("path/to/base"), "path/to/this/folder")
+model = PeftModel.from_pretrained({loader}("path/to/base"), "path/to/this/folder")
 ```
 """
+_ADAPTER_LOADERS = {
+    "chatglm": ("import glmforge\nfrom peft import PeftModel", "glmforge.load_model"),
+    "transformers": (
+        "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM",
+        "AutoModelForCausalLM.from_pretrained",
+    ),
+}
+"""How the base of an adapter is opened: stock transformers needs no glmforge for its own layout."""
 
 _WITH_CODE = """\
 The original's `*.py` files were copied beside the weights, for programs that run them
@@ -95,7 +102,10 @@ def card(
     parts = [f"# {title}, {kind} in the {layout} layout ({dtype})\n"]
     parts.append("Written by `glmforge export`; made from " + origin + ".\n")
     if kind == "adapter":
-        parts.append(_OPEN_ADAPTER.format(origin=origin, layout=layout))
+        imports, loader = _ADAPTER_LOADERS[layout]
+        parts.append(
+            _OPEN_ADAPTER.format(origin=origin, layout=layout, imports=imports, loader=loader)
+        )
     elif layout == "transformers":
         parts.append(_OPEN_TRANSFORMERS)
     else:

@@ -25,6 +25,7 @@ from glmforge.export.counting import (
     write_settings,
 )
 from glmforge.export.manifest import MANIFEST, verify
+from glmforge.export.run_facts import run_facts
 from glmforge.export.shards import Place, Shards, find_tag, open_shards
 from glmforge.export.sources import base_of_checkpoint
 from glmforge.export.tensor_files import Planned, check_written, write_tensors
@@ -110,7 +111,9 @@ def consolidate(
                 )
             target.mkdir()
             report = _model(shards, target, out, found, with_base, DTYPES[dtype], max_shard_size)
-        text = json.dumps(asdict(report) | {"out": str(out)}, ensure_ascii=False, indent=1)
+        facts = run_facts(top)
+        noted = {"out": str(out), "run": facts and asdict(facts)}
+        text = json.dumps(asdict(report) | noted, ensure_ascii=False, indent=1)
         (target / "consolidate.json").write_text(text + "\n", encoding="utf-8")
     return report
 

@@ -1,7 +1,8 @@
 """What a run's own files say of the weights that came out of it, for the model card.
 
 Reads config.yaml, data.json, final.json and metrics.jsonl of the run directory that a run,
-checkpoint or adapter lies in; weights from elsewhere have no such facts.
+checkpoint or adapter lies in, or what an earlier export or consolidation noted of it; weights from
+elsewhere have no such facts.
 """
 
 import json
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.config import load_config_file
+
+REPORTS = ("export.json", "consolidate.json")
+"""Files that `glmforge export` and `consolidate` leave beside what they wrote."""
 
 _SHOWN = (
     "seed precision num_train_epochs max_steps per_device_train_batch_size "
@@ -36,10 +40,26 @@ class RunFacts:
 
 
 def run_facts(source: Path) -> RunFacts | None:
-    """Return the facts of the run that `source` is or lies in, or None where it is of no run."""
+    """Return the facts of the run that `source` is of, or None where it is of no run.
+
+    The run is the one that `source` is or lies in, else the one that its own report names.
+    """
+    return _noted_facts(source) or _facts_of_run(source)
+
+
+def _noted_facts(source: Path) -> RunFacts | None:
+    for name in REPORTS:
+        if noted := _json(source / name).get("run"):
+            return RunFacts(**noted | {"data_files": tuple(noted["data_files"])})
+    return None
+
+
+def _facts_of_run(source: Path) -> RunFacts | None:
     step = None
     if source.name.startswith("step-") and source.name.removeprefix("step-").isdigit():
         step = int(source.name.removeprefix("step-"))
+    if step is None and source.name.startswith("global_step"):  # a checkpoint's folder of shards
+        return _facts_of_run(source.resolve().parent)
     places = [source, *list(source.resolve().parents)[:2]]
     run = next((p for p in places if (p / "config.yaml").is_file() and _has_data(p)), None)
     if run is None:

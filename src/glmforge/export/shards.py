@@ -92,11 +92,20 @@ def find_tag(checkpoint: Path, tag: str | None = None) -> Path:
     if not names:
         raise CheckpointError(
             f"{checkpoint}: no DeepSpeed checkpoint: no folder in it holds *_model_states.pt"
+            f"{_checkpoints_within(checkpoint)}"
         )
     wanted = f"no folder {tag!r} with shards in it" if tag else "no `latest`, and several folders"
     raise CheckpointError(
         f"{checkpoint}: {wanted}; there are {', '.join(names)}: give one as --tag"
     )
+
+
+def _checkpoints_within(directory: Path) -> str:
+    """The end of a sentence that names a run's checkpoints, where the directory has some."""
+    found = sorted(directory.glob("checkpoints/*/*/*_model_states.pt"))
+    found += sorted(directory.glob("*/*/*_model_states.pt"))
+    names = list(dict.fromkeys(str(path.parent.parent) for path in found))
+    return f"; give one of its checkpoints: {', '.join(names)}" if names else ""
 
 
 def open_shards(folder: Path) -> Shards:
