@@ -6,11 +6,14 @@ every run and have no deadline: the machine that runs them may be busy.
 """
 
 import importlib.util
+import subprocess
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from warm import WarmPython
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -68,3 +71,29 @@ def shared() -> Path:
 def root() -> Path:
     """The top folder of the checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Generator[WarmPython, None, None]:
+    """`warm_python.run([sys.executable, …])`: a new process that has the libraries loaded."""
+    warm = WarmPython()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture(scope="module")
+def warm_proofs(warm_python: WarmPython) -> Generator[None, None, None]:
+    """The new processes in which an export opens what it wrote need not load the libraries."""
+    from glmforge.export import proof
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proof, "subprocess", warm_python)
+        yield
+
+
+@pytest.fixture
+def plain_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those processes are started as users start them, in one test of a `warm_proofs` module."""
+    from glmforge.export import proof
+
+    monkeypatch.setattr(proof, "subprocess", subprocess)

@@ -9,33 +9,20 @@ import sys
 import pytest
 import torch
 
-from glmforge.adapters import LoraSettings, add_lora
-from glmforge.assets import asset_path
 from glmforge.compare.evaluation import evaluate_model
 from glmforge.compare.harness import check_harness, run_tasks
 from glmforge.data import encode_conversation
 from glmforge.errors import ModelError, UsageError
 from glmforge.export import export
-from glmforge.models import load_config, load_model, load_tokenizer, new_model
-from glmforge.models.configuration import ChatGLMConfig
+from glmforge.models import load_model, load_tokenizer
+from small_models import write_random_adapter, write_small_model
 
 DIALOGUES = [("你好", "您好！"), ("订单在哪里？", "在路上。"), ("谢谢", "不客气。")]
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("evaluate") / "base"
-    keys = load_config(asset_path("demo/model")).to_diff_dict() | {
-        "num_layers": 2,
-        "hidden_size": 64,
-        "kv_channels": 16,
-        "num_attention_heads": 4,
-        "ffn_hidden_size": 96,
-    }
-    torch.manual_seed(0)
-    new_model(ChatGLMConfig.from_dict(keys)).save_pretrained(directory)
-    load_tokenizer(asset_path("demo/model")).save_pretrained(directory)
-    return directory
+    return write_small_model(tmp_path_factory.mktemp("evaluate") / "base")
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +68,9 @@ def test_answers_are_scored_against_the_files_references(base, data):
     assert "cut by length" in report.lines()[2]
 
 
-def test_an_adapter_is_measured_on_its_base(base, data, tmp_path):
+def test_an_adapter_is_measured_on_its_base(base, data, tmp_path, warm_proofs):
     """The same numbers as its merged export."""
-    settings = LoraSettings(
-        r=2, lora_alpha=4, lora_dropout=0.0, target_modules=("query_key_value",)
-    )
-    wrapped = add_lora(load_model(base), settings)
-    for name, parameter in wrapped.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.5)
-    wrapped.save_pretrained(tmp_path / "adapter")
+    write_random_adapter(base, tmp_path / "adapter", rank=2, std=0.5)
     export(tmp_path / "adapter", tmp_path / "merged", merge=True)
     loss = {
         name: evaluate_model(path, [data], num_prompts=0).loss

@@ -10,55 +10,24 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-from glmforge.adapters import (
-    LoraSettings,
-    add_lora,
-    open_adapter,
-    peft_names,
-    read_adapter,
-    read_adapter_config,
-)
-from glmforge.assets import asset_path
+from glmforge.adapters import open_adapter, peft_names, read_adapter, read_adapter_config
 from glmforge.errors import AdapterError, ExportError, ModelError
 from glmforge.export import export
 from glmforge.export.identity import MERGED_KEY, METADATA_KEY
-from glmforge.models import load_config, load_model, load_tokenizer, new_model
-from glmforge.models.configuration import ChatGLMConfig
+from glmforge.models import load_tokenizer
+from small_models import write_random_adapter, write_small_model
 
-
-def small_base(directory, **changes):
-    keys = load_config(asset_path("demo/model")).to_diff_dict() | {
-        "num_layers": 2,
-        "hidden_size": 64,
-        "kv_channels": 16,
-        "num_attention_heads": 4,
-        "ffn_hidden_size": 96,
-        **changes,
-    }
-    torch.manual_seed(0)
-    new_model(ChatGLMConfig.from_dict(keys)).save_pretrained(directory)
-    load_tokenizer(asset_path("demo/model")).save_pretrained(directory)
-    return directory
+pytestmark = pytest.mark.usefixtures("warm_proofs")
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    return small_base(tmp_path_factory.mktemp("cases") / "base")
+    return write_small_model(tmp_path_factory.mktemp("cases") / "base")
 
 
 @pytest.fixture(scope="module")
 def adapter(base, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("cases") / "adapter"
-    settings = LoraSettings(
-        r=2, lora_alpha=4, lora_dropout=0.0, target_modules=("query_key_value",)
-    )
-    wrapped = add_lora(load_model(base), settings)
-    torch.manual_seed(1)
-    for name, parameter in wrapped.named_parameters():
-        if "lora_B" in name:
-            nn.init.normal_(parameter, std=0.05)
-    wrapped.save_pretrained(directory)
-    return directory
+    return write_random_adapter(base, tmp_path_factory.mktemp("cases") / "adapter", rank=2)
 
 
 def test_a01_empty_tensors_are_refused_by_the_files_alone(shared):
@@ -210,7 +179,7 @@ def test_a07_in_half_precision_the_difference_is_reported(adapter, tmp_path):
 
 def test_a_base_of_another_size_is_named(adapter, tmp_path):
     """Widths are compared before anything is computed."""
-    other = small_base(tmp_path / "other", hidden_size=96, num_attention_heads=6)
+    other = write_small_model(tmp_path / "other", hidden_size=96, num_attention_heads=6)
     with pytest.raises(AdapterError, match="made for a base of another size"):
         export(adapter, tmp_path / "out", merge=True, base=other)
 

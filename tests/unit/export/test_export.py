@@ -8,12 +8,13 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from glmforge.adapters import LoraSettings, add_lora
 from glmforge.assets import asset_path
 from glmforge.errors import AdapterError, ExportError
 from glmforge.export import export
-from glmforge.models import load_config, load_model, load_tokenizer, new_model
+from glmforge.models import load_config, new_model
+from small_models import save_with_tokenizer, write_random_adapter
 
+pytestmark = pytest.mark.usefixtures("warm_proofs")
 IDS = torch.tensor([[5, 6, 7, 8, 9, 300, 301]])
 
 
@@ -21,26 +22,16 @@ IDS = torch.tensor([[5, 6, 7, 8, 9, 300, 301]])
 def base(tmp_path_factory):
     directory = tmp_path_factory.mktemp("export") / "base"
     torch.manual_seed(0)
-    new_model(load_config(asset_path("demo/model"))).save_pretrained(directory)
-    load_tokenizer(asset_path("demo/model")).save_pretrained(directory)
-    return directory
+    return save_with_tokenizer(new_model(load_config(asset_path("demo/model"))), directory)
 
 
 @pytest.fixture(scope="module")
 def adapter(base, tmp_path_factory):
     directory = tmp_path_factory.mktemp("export") / "adapter"
-    targets = ("query_key_value", "dense_4h_to_h")
-    settings = LoraSettings(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=targets)
-    wrapped = add_lora(load_model(base), settings)
-    torch.manual_seed(1)
-    for name, parameter in wrapped.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
-    wrapped.save_pretrained(directory)
-    return directory
+    return write_random_adapter(base, directory, ("query_key_value", "dense_4h_to_h"))
 
 
-def test_a_merge_is_base_plus_scaled_product(base, adapter, tmp_path):
+def test_a_merge_is_base_plus_scaled_product(base, adapter, tmp_path, plain_proofs):
     """W + (alpha / r) B A, by hand, and stock PEFT's logits."""
     report = export(adapter, tmp_path / "merged", merge=True)
     assert report.reopened.max_abs < 1e-5

@@ -7,15 +7,15 @@ import torch
 from safetensors import safe_open
 from transformers import AutoTokenizer, GlmForCausalLM
 
-from glmforge.adapters import LoraSettings, add_lora, open_adapter
-from glmforge.assets import asset_path
+from glmforge.adapters import open_adapter
 from glmforge.errors import ExportError
 from glmforge.export import export
 from glmforge.export.card import card
 from glmforge.export.layouts import copy_code
-from glmforge.models import load_config, load_model, load_tokenizer, new_model
-from glmforge.models.configuration import ChatGLMConfig
+from glmforge.models import load_config, load_model, load_tokenizer
+from small_models import save_with_tokenizer, small_model, write_random_adapter
 
+pytestmark = pytest.mark.usefixtures("warm_proofs")
 IDS = torch.tensor([[5, 6, 7, 8, 9, 300, 301]])
 FUSED = ("query_key_value", "dense_4h_to_h")
 SPLIT = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -26,47 +26,26 @@ def logits(model):
         return model.eval()(IDS).logits
 
 
-def write_adapter(base, directory, targets):
-    settings = LoraSettings(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=targets)
-    wrapped = add_lora(load_model(base), settings)
-    torch.manual_seed(1)
-    for name, parameter in wrapped.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
-    wrapped.save_pretrained(directory)
-    return directory
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     """A small ChatGLM3 whose biases and untied head could show a mistake."""
     directory = tmp_path_factory.mktemp("layouts") / "base"
-    keys = load_config(asset_path("demo/model")).to_diff_dict() | {
-        "tie_word_embeddings": False,
-        "num_layers": 2,
-        "hidden_size": 64,
-        "kv_channels": 16,
-        "num_attention_heads": 4,
-        "ffn_hidden_size": 96,
-    }
-    torch.manual_seed(0)
-    model = new_model(ChatGLMConfig.from_dict(keys))
+    model = small_model(tie_word_embeddings=False)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.1)
-    model.save_pretrained(directory)
-    load_tokenizer(asset_path("demo/model")).save_pretrained(directory)
+    save_with_tokenizer(model, directory)
     (directory / "modeling_chatglm.py").write_text("raise SystemExit('this code was run')\n")
     return directory
 
 
 @pytest.fixture(scope="module")
 def adapter(base, tmp_path_factory):
-    return write_adapter(base, tmp_path_factory.mktemp("layouts") / "adapter", FUSED)
+    return write_random_adapter(base, tmp_path_factory.mktemp("layouts") / "adapter", FUSED)
 
 
 @pytest.fixture(scope="module")
-def merged(base, adapter, tmp_path_factory):
+def merged(base, adapter, tmp_path_factory, warm_proofs):
     """Base and adapter as one model in transformers' layout, and the report."""
     out = tmp_path_factory.mktemp("layouts") / "merged"
     return out, export(adapter, out, merge=True, layout="transformers")
@@ -136,7 +115,7 @@ def test_the_originals_code_is_copied_and_never_run(base, tmp_path):
 @pytest.mark.parametrize("targets", [FUSED, ("query_key_value",)])
 def test_an_adapter_goes_to_the_other_layout_and_back(base, merged, tmp_path, targets):
     """Split by rows and fused again: the same function on the same base."""
-    adapter = write_adapter(base, tmp_path / "adapter", targets)
+    adapter = write_random_adapter(base, tmp_path / "adapter", targets)
     report = export(adapter, tmp_path / "split", layout="transformers")
     assert report.reopened.max_abs < 2e-5
     config = json.loads((tmp_path / "split" / "adapter_config.json").read_text(encoding="utf-8"))
@@ -153,7 +132,7 @@ def test_an_adapter_goes_to_the_other_layout_and_back(base, merged, tmp_path, ta
 
 def test_an_adapter_of_split_modules_is_fused_by_blocks(base, merged, tmp_path):
     """Three adapters that share nothing become one of three times the rank."""
-    adapter = write_adapter(merged[0], tmp_path / "adapter", SPLIT)
+    adapter = write_random_adapter(merged[0], tmp_path / "adapter", SPLIT)
     report = export(adapter, tmp_path / "fused", layout="chatglm")
     assert report.reopened.max_abs < 2e-5
     config = json.loads((tmp_path / "fused" / "adapter_config.json").read_text(encoding="utf-8"))

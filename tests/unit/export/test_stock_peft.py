@@ -1,41 +1,25 @@
 """Adapters and merged models in stock libraries alone: the process cannot import glmforge."""
 
 import pytest
-import torch
 
-from glmforge.adapters import LoraSettings, add_lora, open_adapter
-from glmforge.assets import asset_path
+from glmforge.adapters import open_adapter
 from glmforge.errors import ExportError
 from glmforge.export import export
 from glmforge.export.proof import difference, logits_of, opened_by_stock_transformers
-from glmforge.models import load_config, load_model, load_tokenizer, new_model
-from glmforge.models.configuration import ChatGLMConfig
+from glmforge.models import load_model
+from small_models import write_random_adapter, write_small_model
 
+pytestmark = pytest.mark.usefixtures("warm_proofs")
 IDS = [[5, 6, 7, 8, 9, 300, 301], [11, 12, 13]]
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def exported(tmp_path_factory, warm_proofs):
     """A base and an adapter in the chatglm layout, and both exported for stock libraries."""
     directory = tmp_path_factory.mktemp("stock")
-    keys = load_config(asset_path("demo/model")).to_diff_dict() | {
-        "tie_word_embeddings": False,
-        "num_layers": 2,
-        "hidden_size": 64,
-        "kv_channels": 16,
-        "num_attention_heads": 4,
-        "ffn_hidden_size": 96,
-    }
-    torch.manual_seed(0)
-    new_model(ChatGLMConfig.from_dict(keys)).save_pretrained(directory / "base")
-    load_tokenizer(asset_path("demo/model")).save_pretrained(directory / "base")
+    write_small_model(directory / "base", tie_word_embeddings=False)
     targets = ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")
-    settings = LoraSettings(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=targets)
-    wrapped = add_lora(load_model(directory / "base"), settings)
-    for name, parameter in wrapped.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
-    wrapped.save_pretrained(directory / "adapter")
+    write_random_adapter(directory / "base", directory / "adapter", targets)
     export(directory / "base", directory / "base-hf", layout="transformers")
     export(directory / "adapter", directory / "adapter-hf", layout="transformers")
     export(directory / "adapter", directory / "merged-hf", merge=True, layout="transformers")
@@ -58,13 +42,15 @@ def test_an_adapter_loads_in_stock_peft_on_the_exported_base(exported):
     assert difference(bare, stock).max_abs > 1e-2
 
 
-def test_a_merged_model_loads_in_stock_transformers(exported):
+def test_a_merged_model_loads_in_stock_transformers(exported, plain_proofs):
     """The same logits, and nothing of PEFT."""
     stock = opened_by_stock_transformers(exported / "merged-hf", IDS, None).logits
     assert difference(ours(exported), stock).max_abs < 1e-4
 
 
-def test_an_adapter_of_a_base_in_transformers_layout_is_proven_by_stock_peft(exported, tmp_path):
+def test_an_adapter_of_a_base_in_transformers_layout_is_proven_by_stock_peft(
+    exported, tmp_path, plain_proofs
+):
     """The proof of the export itself runs without glmforge then."""
     report = export(exported / "adapter-hf", tmp_path / "again", base=exported / "base-hf")
     assert "by stock transformers and PEFT alone" in report.lines()[1]

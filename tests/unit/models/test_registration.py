@@ -91,18 +91,18 @@ def test_the_configuration_is_ours_even_where_remote_code_is_trusted(checkpoint,
     assert first["custom_pipelines"] == again["custom_pipelines"]
 
 
-def test_importing_the_package_is_all_that_is_needed(checkpoint):
+def test_importing_the_package_is_all_that_is_needed(checkpoint, warm_python):
     program = (
         "import glmforge, sys; from transformers import AutoModelForCausalLM\n"
         "print(type(AutoModelForCausalLM.from_pretrained(sys.argv[1])).__module__)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(checkpoint)], capture_output=True, text=True, check=True
-    )
+    done = warm_python.run([sys.executable, "-c", program, str(checkpoint)], check=True)
     assert done.stdout.strip().startswith("glmforge.models.")
 
 
-def test_a_script_whose_arguments_look_like_our_command_is_a_script(checkpoint, tmp_path):
+def test_a_script_whose_arguments_look_like_our_command_is_a_script(
+    checkpoint, tmp_path, warm_python
+):
     script = tmp_path / "script.py"
     script.write_text(
         "import glmforge, sys; from transformers import AutoConfig\n"
@@ -110,7 +110,7 @@ def test_a_script_whose_arguments_look_like_our_command_is_a_script(checkpoint, 
         encoding="utf-8",
     )
     words = [sys.executable, str(script), str(checkpoint), "-m", "glmforge"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = warm_python.run(words, check=True)
     assert done.stdout.strip().startswith("glmforge.models.")
 
 

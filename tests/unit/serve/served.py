@@ -6,28 +6,16 @@ import torch
 
 from glmforge.adapters import LoraSettings, add_lora
 from glmforge.assets import asset_path
-from glmforge.models import load_config, load_tokenizer, new_model
-from glmforge.models.configuration import ChatGLMConfig
+from glmforge.models import load_tokenizer
 from glmforge.serve.opening import OpenModels
+from small_models import ONE_LAYER, write_small_model
 
 POSITIONS = 96
 
 
 def write_base(directory, positions=POSITIONS):
     """Save a random model of ChatGLM3's layout with the demo's vocabulary."""
-    keys = load_config(asset_path("demo/model")).to_diff_dict() | {
-        "num_layers": 1,
-        "hidden_size": 32,
-        "kv_channels": 16,
-        "num_attention_heads": 2,
-        "ffn_hidden_size": 32,
-        "seq_length": positions,
-    }
-    torch.manual_seed(0)
-    model = new_model(ChatGLMConfig.from_dict(keys))
-    model.save_pretrained(directory)
-    load_tokenizer(asset_path("demo/model")).save_pretrained(directory)
-    return directory
+    return write_small_model(directory, **ONE_LAYER, seq_length=positions)
 
 
 def write_adapter(base, directory, seed):

@@ -6,29 +6,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from glmforge.assets import asset_path
 from glmforge.cli.main import app
 from glmforge.errors import UsageError
-from glmforge.models import load_config, load_model, load_tokenizer, new_model
-from glmforge.models.configuration import ChatGLMConfig
+from glmforge.models import load_config, load_model, load_tokenizer
 from glmforge.serve.stress import longest_length, prompt_of, stress
+from small_models import ONE_LAYER, write_small_model
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     directory = tmp_path_factory.mktemp("stress") / "base"
-    keys = load_config(asset_path("demo/model")).to_diff_dict() | {
-        "num_layers": 1,
-        "hidden_size": 32,
-        "kv_channels": 16,
-        "num_attention_heads": 2,
-        "ffn_hidden_size": 32,
-        "seq_length": 64,
-    }
-    torch.manual_seed(0)
-    new_model(ChatGLMConfig.from_dict(keys)).save_pretrained(directory)
-    load_tokenizer(asset_path("demo/model")).save_pretrained(directory)
-    return directory
+    return write_small_model(directory, **ONE_LAYER, seq_length=64)
 
 
 def test_the_prompt_is_of_the_familys_format_and_exactly_as_long(base):
