@@ -16,7 +16,7 @@ import torch
 
 from glmforge.adapters import open_adapter, read_adapter
 from glmforge.config import RunConfig, load_config_file
-from glmforge.errors import UsageError
+from glmforge.errors import ExportError, UsageError
 from glmforge.export.counting import count_adapter
 from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import load_config, load_model, new_model
@@ -52,12 +52,12 @@ def find_subjects(base: Path, tuned: Sequence[Path], dtype: str) -> list[Subject
     Raises:
         AdapterError: an adapter was made for another base.
         ExportError: there is no model at a path.
-        UsageError: a path is given twice, or the base is no model directory.
+        UsageError: a path is given twice.
     """
-    _check_base(base)
     if len({path.resolve() for path in tuned}) < len(tuned):
         raise UsageError(f"--tuned {' '.join(map(str, tuned))}: one of them is given twice")
     sources = [_locate(path, base) for path in tuned]
+    _check_base(base)
     for source in sources:
         if source.adapter is not None:
             files = read_adapter(source.adapter)
@@ -144,7 +144,7 @@ def _check_base(base: Path) -> None:
         return
     run = run_of(base)
     began = "" if run is None else f"; that run began from {run.model.model_name_or_path}"
-    raise UsageError(f"--base {base}: no model directory (it has no config.json){began}")
+    raise ExportError(f"--base {base}: no model directory (it has no config.json){began}")
 
 
 def _locate(path: Path, base: Path) -> Source:

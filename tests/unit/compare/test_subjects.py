@@ -104,11 +104,11 @@ def test_an_adapter_of_another_base_is_refused_before_weights_are_read(
 
 def test_a_base_that_is_a_run_is_refused_with_what_it_began_from(adapters, tmp_path):
     """--base wants a model directory."""
-    with pytest.raises(UsageError, match=r"it has no config\.json"):
+    with pytest.raises(ExportError, match=r"it has no config\.json"):
         find_subjects(tmp_path, adapters, "fp32")
     (tmp_path / "metrics.jsonl").touch()
     (tmp_path / "config.yaml").write_text(
         "model: {model_name_or_path: models/six}\ndata: {train: t}\ntraining: {output_dir: o}\n"
     )
-    with pytest.raises(UsageError, match="that run began from models/six"):
+    with pytest.raises(ExportError, match="that run began from models/six"):
         find_subjects(tmp_path, adapters, "fp32")
