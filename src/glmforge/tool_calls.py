@@ -1,14 +1,20 @@
 """What a tool call is, in the shapes that messages carry it, and how a family spells it.
 
 Owns the reading of one call object (OpenAI's ``tool_calls`` and ``function_call``, bare
-``{"name", "arguments"}``) and ChatGLM3's and GLM-4's spellings. Training rows (`data`) and
-``apply_chat_template`` (`models`) both take them from here, so that a prompt is what was trained.
+``{"name", "arguments"}``) and ChatGLM3's and GLM-4's spellings, there and back. Training rows
+(`data`) and ``apply_chat_template`` (`models`) both take them from here, so that a prompt is what
+was trained; `serve` reads answers with it.
 """
 
+import ast
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+TOOL_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_BLOCK = re.compile(r"^```(?:python)?\s*\n(.*?)\n?```$", re.DOTALL)
 
 
 class BadCall(ValueError):
@@ -42,7 +48,8 @@ def read_call(call: Any) -> ToolCall:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise BadCall("has no tool name", 'write {"name": ..., "arguments": {...}}')
-    arguments = function.get("arguments", function.get("parameters", {}))
+    arguments = function.get("arguments", function.get("parameters"))
+    arguments = {} if arguments is None else arguments
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
     return ToolCall(name=function["name"], arguments=arguments)
@@ -59,17 +66,64 @@ def python_call(arguments: str) -> str:
     Raises:
         BadCall: the arguments are no JSON object.
     """
-    try:
-        values = json.loads(arguments)
-    except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, dict):
-        raise BadCall(
-            f"has arguments that are no JSON object: {arguments[:80]!r}",
-            'write them like {"city": "..."}',
-        )
+    if not is_json_object(arguments):
+        raise BadCall(f"has {ARGUMENTS_FAULT}: {arguments[:80]!r}", ARGUMENTS_ADVICE)
+    values = json.loads(arguments)
     inner = ", ".join(f"{name}={value!r}" for name, value in values.items())
     return f"```python\ntool_call({inner})\n```"
+
+
+ARGUMENTS_FAULT = "arguments that are no JSON object"
+ARGUMENTS_ADVICE = 'write them like {"city": "..."}'
+
+
+def is_json_object(text: str) -> bool:
+    """Say whether a text is one JSON object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def read_called(text: str) -> ToolCall | None:
+    r"""Return the call that an answer is, header line included, or None where it is none.
+
+    Args:
+        text: the answer as decoded, such as ``get_weather\n{"city": "杭州"}``.
+    """
+    header, _, body = text.strip().partition("\n")
+    arguments = written_arguments(body)
+    if not header.strip() or arguments is None:
+        return None
+    return ToolCall(name=header.strip(), arguments=arguments)
+
+
+def written_arguments(body: str) -> str | None:
+    """Return a call's arguments as JSON text from either family's words; None where it is none."""
+    body = body.strip()
+    return body if is_json_object(body) else python_arguments(body)
+
+
+def python_arguments(body: str) -> str | None:
+    """Keyword arguments of ``tool_call(...)`` as JSON; only literals count, nothing is run."""
+    block = _BLOCK.match(body.strip())
+    try:
+        tree = ast.parse(block[1].strip() if block else body.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.args:
+        return None
+    if tree.func.id != "tool_call":
+        return None
+    values: dict[str, Any] = {}
+    try:
+        for keyword in tree.keywords:
+            if keyword.arg is None:
+                return None
+            values[keyword.arg] = ast.literal_eval(keyword.value)
+        return json.dumps(values, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        return None
 
 
 def tool_fault(tool: Any) -> str:

@@ -57,6 +57,7 @@ class ChatTemplate:
     ) -> list[Row]:
         """One row where the renderings extend each other, else one a trained turn."""
         self._refuse_spellings(conversation)
+        _refuse_code(conversation)
         if not self._has_template:
             return [self._pair_row(conversation)]
         turns = _groups(conversation.messages)
@@ -161,7 +162,7 @@ class ChatTemplate:
         prompt = self._render(conversation, span[0], True)
         opening: str = self._tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
         messages = conversation.messages[span[0] : span[1]]
-        if not opening.rstrip().endswith(_THINK) or any(m.arguments is not None for m in messages):
+        if not opening.rstrip().endswith(_THINK) or any(m.is_call for m in messages):
             return None
         content = "\n".join(message.content for message in messages)
         if _END_THINK in content:
@@ -230,6 +231,18 @@ class ChatTemplate:
                 f"the text spells {' '.join(found)}, which this tokenizer would read as control "
                 "tokens",
                 "change the spelling or remove the record",
+            )
+
+
+def _refuse_code(conversation: Conversation) -> None:
+    """Refuse calls that hold no JSON: chat templates would write them as words of the answer."""
+    for message in conversation.messages:
+        if message.is_call and message.arguments is None:
+            raise Inexpressible(
+                "bad-call",
+                f"a call of {message.name!r} holds no JSON arguments, and this model's chat "
+                "template has no place for others",
+                "give its arguments as a JSON object, or remove the record",
             )
 
 

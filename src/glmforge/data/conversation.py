@@ -14,6 +14,8 @@ from typing import Any, Literal
 Role = Literal["system", "user", "assistant", "observation", "text"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "observation")
 Level = Literal["error", "warning"]
+Finding = tuple[str, str, str, Level]
+"""A rule's name, what is wrong, what to do, and how bad it is: a ``Problem`` without its place."""
 _UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -28,7 +30,8 @@ class Message:
 
     ``role`` "text" marks a record for continued pretraining (it stands alone). ``name`` is the
     tool's name on a call (ChatGLM3 and GLM-4 say "metadata"). ``arguments`` is the call's JSON
-    text; None means that ``content`` is the message, verbatim. ``reasoning`` is thinking text
+    text (``content`` is then ChatGLM3's spelling of it where the file has that, else empty); None
+    means that ``content`` is the message, verbatim. ``reasoning`` is thinking text
     that precedes the answer. ``train`` False keeps an assistant message in the history only.
     """
 

@@ -15,10 +15,10 @@ from glmforge.data.reading import Record
 from glmforge.data.shapes import (
     ShapeOptions,
     Unreadable,
+    agreed_tools,
     read_dialogue,
     read_messages,
     read_text,
-    read_tools,
 )
 
 Reader = Callable[[Mapping[str, Any], ShapeOptions], Iterator[tuple[list[Message], Any]]]
@@ -123,15 +123,8 @@ def _with_system(system: list[Message], messages: list[Message]) -> list[Message
 
 def _record_tools(value: Mapping[str, Any], messages: Sequence[Any]) -> Any:
     """Tools of the record, or of the system message (where ChatGLM3 and GLM-4 put them)."""
-    found = [value.get("tools"), *(m.get("tools") for m in messages if isinstance(m, dict))]
-    told = [tools for tools in found if tools]
-    if len(told) > 1 and any(read_tools(tools) != read_tools(told[0]) for tools in told[1:]):
-        raise Unreadable(
-            "two-tools",
-            "the record has tools in two places, which differ",
-            "keep them in one place",
-        )
-    return told[0] if told else None
+    carried = [message.get("tools") for message in messages if isinstance(message, dict)]
+    return agreed_tools([value.get("tools"), *carried])
 
 
 def _pair_reader(question: Sequence[str], answer: str) -> Reader:

@@ -26,6 +26,7 @@ class RoleStyle:
     ``text_end``: terminator of a pretraining text. ``joined``: header and content are encoded in
     one piece. ``writes_empty_system``: an empty system message still writes its role.
     ``tools_prompt``: system text of a dialogue with tools that has none of its own.
+    ``calls_in_code``: a call is a block of code, so one that a file spells so stays verbatim.
     """
 
     prefix: tuple[str, str]
@@ -36,6 +37,7 @@ class RoleStyle:
     tools_prompt: str
     system_texts: Callable[[str, Sequence[Mapping[str, Any]]], list[str]]
     call_text: Callable[[str], str]
+    calls_in_code: bool
     trains_observation_officially: bool
 
 
@@ -112,7 +114,8 @@ class RoleTemplate:
             return pieces
         content = message.content
         if message.arguments is not None:
-            content = self._call_text(message.arguments)
+            spelled = message.content if self._style.calls_in_code else ""
+            content = spelled or self._call_text(message.arguments)
         pieces.append((self._roles[message.role], *self._split(message.name, content)))
         return pieces
 
@@ -182,6 +185,7 @@ STYLES: dict[str, RoleStyle] = {
         tools_prompt=_CHATGLM3_TOOLS,
         system_texts=_chatglm3_system,
         call_text=python_call,
+        calls_in_code=True,
         trains_observation_officially=True,
     ),
     "glm4": RoleStyle(
@@ -193,6 +197,7 @@ STYLES: dict[str, RoleStyle] = {
         tools_prompt="",
         system_texts=_glm4_system,
         call_text=json_call,
+        calls_in_code=False,
         trains_observation_officially=False,
     ),
 }

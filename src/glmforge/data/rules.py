@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from glmforge.data.conversation import Conversation, Level, Message, Problem
+from glmforge.data.calls import call_findings
+from glmforge.data.conversation import Conversation, Finding, Level, Message, Problem
 
 REPAIRS: dict[str, str] = {
     "merge": "join neighbouring messages of one role with a newline",
@@ -35,8 +36,6 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # One look that spares most texts the five: every match of those holds one of these.
 _SUSPICIOUS = re.compile("[<\\[{\ud800-\udfff\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd]|[se]op")
 
-_Finding = tuple[str, str, str, Level]
-
 
 def check(conversation: Conversation) -> list[Problem]:
     """Every problem of one conversation, in reading order.
@@ -47,11 +46,12 @@ def check(conversation: Conversation) -> list[Problem]:
     Returns:
         Problems with the record's ``file:line``; empty when there is nothing to say.
     """
-    findings: list[_Finding] = []
+    findings: list[Finding] = []
     if conversation.is_text:
         findings.extend(_text_findings(conversation.messages[0], "the text"))
     else:
         findings.extend(_order_findings(conversation.messages))
+        findings.extend(call_findings(conversation.messages, conversation.tools))
         for number, tool in enumerate(conversation.tools, 1):
             findings.extend(_surrogate_findings(_texts_in(tool), f"tool {number}"))
         for number, message in enumerate(conversation.messages, 1):
@@ -67,7 +67,7 @@ def faults_of(conversation: Conversation) -> list[Problem]:
     return [problem for problem in check(conversation) if problem.level == "error"]
 
 
-def _order_findings(messages: Sequence[Message]) -> Iterator[_Finding]:
+def _order_findings(messages: Sequence[Message]) -> Iterator[Finding]:
     if not messages:
         yield "empty-record", "it has no messages", "remove the record", "error"
         return
@@ -93,7 +93,7 @@ def _order_findings(messages: Sequence[Message]) -> Iterator[_Finding]:
         )
 
 
-def _order_finding(previous: str, message: Message, number: int) -> _Finding | None:
+def _order_finding(previous: str, message: Message, number: int) -> Finding | None:
     role = message.role
     if role == "text":
         return ("role-order", f"message {number} is plain text inside a dialogue", _SPLIT, "error")
@@ -124,7 +124,7 @@ _MERGE = "set repair: [merge] to join them, or fix the record"
 _SPLIT = "give text its own record"
 
 
-def _text_findings(message: Message, where: str) -> Iterator[_Finding]:
+def _text_findings(message: Message, where: str) -> Iterator[Finding]:
     text = message.text
     yield from _surrogate_findings(message.name, f"the name in {where}")
     if _SUSPICIOUS.search(message.reasoning):
@@ -158,7 +158,7 @@ def _texts_in(value: Any) -> str:
     return "\n".join(texts)
 
 
-def _surrogate_findings(text: str, where: str) -> Iterator[_Finding]:
+def _surrogate_findings(text: str, where: str) -> Iterator[Finding]:
     surrogate = SURROGATES.search(text)
     if surrogate:
         code = f"U+{ord(surrogate.group()):04X}"
@@ -170,7 +170,7 @@ def _surrogate_findings(text: str, where: str) -> Iterator[_Finding]:
         )
 
 
-def _character_findings(text: str, where: str) -> Iterator[_Finding]:
+def _character_findings(text: str, where: str) -> Iterator[Finding]:
     if SURROGATES.search(text):
         yield from _surrogate_findings(text, where)
         return
@@ -219,7 +219,7 @@ def _character_findings(text: str, where: str) -> Iterator[_Finding]:
         )
 
 
-def _empty_finding(message: Message, where: str) -> Iterator[_Finding]:
+def _empty_finding(message: Message, where: str) -> Iterator[Finding]:
     if message.role == "system":
         return
     level: Level = "error" if message.role in ("assistant", "text") else "warning"

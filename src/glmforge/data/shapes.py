@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from glmforge.data.calls import marked_calls
 from glmforge.data.conversation import Conversation, Message, Role
 from glmforge.tool_calls import BadCall, calls_of, read_call, shown, tool_fault
 
@@ -296,32 +297,28 @@ def read_dialogue(messages: Sequence[Message], tools: Any, source: str) -> Conve
         Unreadable: the tools are no list of objects, or a call has no name.
     """
     told = read_tools(tools)
-    return Conversation(messages=_marked_calls(messages, bool(told)), tools=told, source=source)
+    return Conversation(messages=marked_calls(messages, told), tools=told, source=source)
 
 
-def _marked_calls(messages: Sequence[Message], has_tools: bool) -> tuple[Message, ...]:
-    """See a call in an assistant text that is exactly a call object.
+def agreed_tools(found: Sequence[Any]) -> Any:
+    """The tools that are told in one or several places, as the first of them has them.
 
-    GLM-4's records write calls so; at inference the model writes name and arguments. Without
-    tools in the record, only what a result or a call follows is one: a user may ask for JSON.
+    Raises:
+        Unreadable: the places differ, or one of them holds no tools.
     """
-    marked = list(messages)
-    for index in reversed(range(len(marked))):
-        message = marked[index]
-        if message.role != "assistant" or message.is_call:
-            continue
-        following = marked[index + 1] if index + 1 < len(marked) else None
-        awaited = following and (following.role == "observation" or following.is_call)
-        if not (has_tools or awaited) or not message.content.lstrip().startswith("{"):
-            continue
-        try:
-            value = json.loads(message.content)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict) and set(value) == {"name", "arguments"}:
-            call = _call(value, index + 1, message.train)
-            marked[index] = replace(call, reasoning=message.reasoning)
-    return tuple(marked)
+    told = [tools for tools in found if tools]
+    if len(told) > 1 and any(_bare(tools) != _bare(told[0]) for tools in told[1:]):
+        raise Unreadable(
+            "two-tools",
+            "the record has tools in two places, which differ",
+            "keep them in one place",
+        )
+    return told[0] if told else None
+
+
+def _bare(tools: Any) -> list[Any]:
+    """Tools without the wrapper that the OpenAI format puts around them."""
+    return [tool.get("function", tool) for tool in read_tools(tools)]
 
 
 def read_tools(value: Any) -> tuple[Mapping[str, Any], ...]:

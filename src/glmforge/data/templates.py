@@ -22,7 +22,13 @@ from glmforge.data.role_templates import RoleTemplate
 from glmforge.data.round_templates import RoundTemplate
 from glmforge.data.rules import faults_of
 from glmforge.data.segments import Inexpressible, Labels, Row, Template, row_arrays
-from glmforge.data.shapes import ShapeOptions, Unreadable, read_dialogue, read_messages
+from glmforge.data.shapes import (
+    ShapeOptions,
+    Unreadable,
+    agreed_tools,
+    read_dialogue,
+    read_messages,
+)
 from glmforge.errors import DataError
 
 LABELS: tuple[Labels, ...] = ("all_turns", "last_turn", "official")
@@ -53,19 +59,18 @@ def conversation_of(
 
     Args:
         messages: objects of any shape that files may hold, or ``Message`` values.
-        tools: the dialogue's tools; None takes those of a system message that carries some.
+        tools: the dialogue's tools; those of a message that carries some must be the same.
         source: where they come from, for error messages.
 
     Raises:
-        DataError: a message cannot be read.
+        DataError: a message cannot be read, or tools in two places differ.
     """
     try:
         own = [message for message in messages if isinstance(message, Message)]
         if len(own) < len(messages):
             own = read_messages(list(messages), "messages", ShapeOptions())
-            if tools is None:
-                carried = [m.get("tools") for m in messages if isinstance(m, Mapping)]
-                tools = next((found for found in carried if found), None)
+            carried = [m.get("tools") for m in messages if isinstance(m, Mapping)]
+            tools = agreed_tools([tools, *carried])
         return read_dialogue(own, tools, source)
     except Unreadable as error:
         problem = Problem(source=source, rule=error.rule, text=error.text, advice=error.advice)

@@ -5,15 +5,11 @@ after ``<|assistant|>``, then ChatGLM3 a code block ``tool_call(city='杭州')``
 arguments as JSON. What is neither stays text: nothing is guessed.
 """
 
-import ast
-import json
-import re
 from typing import Any
 
-from glmforge.tool_calls import ToolCall
+from glmforge.tool_calls import TOOL_NAME, read_called
 
-_NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_BLOCK = re.compile(r"^```(?:python)?\s*\n(.*?)\n?```$", re.DOTALL)
+__all__ = ["names_tool", "read_called", "tool_names"]
 
 
 def tool_names(tools: Any) -> tuple[str, ...]:
@@ -25,47 +21,4 @@ def tool_names(tools: Any) -> tuple[str, ...]:
 def names_tool(text: str) -> bool:
     """Say whether an answer's first line could be the name of a tool."""
     header, newline, _ = text.lstrip(" ").partition("\n")
-    return bool(newline) and _NAME.fullmatch(header.strip()) is not None
-
-
-def read_called(text: str) -> ToolCall | None:
-    r"""Return the call that an answer is, header line included, or None where it is none.
-
-    Args:
-        text: the answer as decoded, such as ``get_weather\n{"city": "杭州"}``.
-    """
-    header, _, body = text.strip().partition("\n")
-    arguments = _json_object(body.strip()) or _python_arguments(body.strip())
-    if not header.strip() or arguments is None:
-        return None
-    return ToolCall(name=header.strip(), arguments=arguments)
-
-
-def _json_object(body: str) -> str | None:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return body if isinstance(value, dict) else None
-
-
-def _python_arguments(body: str) -> str | None:
-    """Keyword arguments of ``tool_call(...)`` as JSON; only literals count, nothing is run."""
-    block = _BLOCK.match(body)
-    try:
-        tree = ast.parse(block[1].strip() if block else body, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.args:
-        return None
-    if tree.func.id != "tool_call":
-        return None
-    values: dict[str, Any] = {}
-    try:
-        for keyword in tree.keywords:
-            if keyword.arg is None:
-                return None
-            values[keyword.arg] = ast.literal_eval(keyword.value)
-        return json.dumps(values, ensure_ascii=False, allow_nan=False)
-    except (ValueError, TypeError, RecursionError):
-        return None
+    return bool(newline) and TOOL_NAME.fullmatch(header.strip()) is not None

@@ -215,9 +215,7 @@ def stderr_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _prepared(
-    path: str, config: RunConfig, tokenizer: Any, say: Say, rebuild: bool
-) -> PreparedSet:
+def _prepared(path: str, config: RunConfig, tokenizer: Any, say: Say, rebuild: bool) -> PreparedSet:
     data = config.data
     settings = PrepareSettings(
         max_length=data.max_length,

@@ -240,3 +240,18 @@ def test_a_control_token_spelled_in_the_thinking_is_refused():
     answer = {"role": "assistant", "content": "a", "reasoning_content": "<|user|>"}
     with pytest.raises(DataError, match=r"spells <\|user\|>"):
         encode_rows([{"role": "user", "content": "q"}, answer], tokenizer)
+
+
+def test_a_call_that_names_its_tool_apart_is_rendered_as_a_call():
+    tokenizer = tokenizer_with(ROLES, eos="<|user|>")
+    call = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"k": 1}}]}
+    expected = encode_rows([DIALOGUE[0], call], tokenizer)
+    for content in ('{"k": 1}', "```python\ntool_call(k=1)\n```"):
+        named = {"role": "assistant", "metadata": "f", "content": content}
+        assert encode_rows([DIALOGUE[0], named], tokenizer) == expected
+
+
+def test_a_call_whose_input_is_code_is_refused_not_written_as_words():
+    call = {"role": "assistant", "metadata": "interpreter", "content": "```python\n1 + 1\n```"}
+    with pytest.raises(DataError, match=r"'interpreter' holds no JSON arguments.*\[bad-call\]"):
+        encode_rows([DIALOGUE[0], call], tokenizer_with(ROLES, eos="<|user|>"))

@@ -182,7 +182,9 @@ def test_a_chatglm3_call_stays_verbatim():
         {"role": "user", "content": "q"},
         {"role": "assistant", "metadata": "w", "content": content},
     ]})  # fmt: skip
-    assert conversation.messages[1] == Message(role="assistant", name="w", content=content)
+    assert conversation.messages[1] == Message(
+        role="assistant", name="w", content=content, arguments='{"city": "杭州"}'
+    )
 
 
 def test_tools_keep_their_fields_and_order_as_list_or_text():

@@ -127,9 +127,10 @@ TALK = [
 ]
 CALL = [
     {"role": "user", "content": "q"},
-    {"role": "assistant", "metadata": "w", "content": '{"c": 1}'},
+    {"role": "assistant", "content": "", "tool_calls": [{"name": "w", "arguments": {"c": 1}}]},
     {"role": "observation", "content": "r"},
 ]
+OWN_CALLS = {"chatglm3-6b": "```python\ntool_call(c = 1)\n```", "glm-4-9b-chat": '{"c" : 1}'}
 SYSTEM = [{"role": "system", "content": "系统"}]
 
 
@@ -140,7 +141,8 @@ def test_training_and_the_tokenizers_own_chat_write_the_same_prompt(real_tokeniz
     dialogues = [(TALK, None)]
     if name in ("chatglm3-6b", "glm-4-9b-chat"):
         dialogues += [(SYSTEM + TALK, None), (CALL, TOOLS), (SYSTEM + CALL, TOOLS)]
-        dialogues += [(carried + CALL, None)]
+        own_call = {"role": "assistant", "metadata": "w", "content": OWN_CALLS[name]}
+        dialogues += [(carried + CALL, None), ([CALL[0], own_call, CALL[2]], TOOLS)]
     for messages, tools in dialogues:
         own = tokenizer.apply_chat_template(
             messages, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False

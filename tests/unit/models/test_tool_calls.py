@@ -94,3 +94,17 @@ def test_a_malformed_tool_is_named(tool, complaint):
     """The same finding as in data, not a TypeError and not null in the prompt."""
     with pytest.raises(ModelError, match=complaint):
         read_tools([tool])
+
+
+@pytest.mark.parametrize("name", ["chatglm3-6b", "glm-4-9b-chat"])
+def test_tools_that_differ_from_those_of_the_dialogue_are_refused(shared, name):
+    tokenizer = load_tokenizer(shared / "tokenizers" / name)
+    tool = {"name": "w", "description": "d", "parameters": {}}
+    carrying = [
+        {"role": "system", "content": "", "tools": [tool]},
+        {"role": "user", "content": "q"},
+    ]
+    wrapped = [{"type": "function", "function": tool}]
+    assert tokenizer.apply_chat_template(carrying, tools=wrapped, tokenize=False)
+    with pytest.raises(ModelError, match="differ from `tools`"):
+        tokenizer.apply_chat_template(carrying, tools=[{**tool, "name": "v"}], tokenize=False)

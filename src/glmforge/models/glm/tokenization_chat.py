@@ -96,9 +96,16 @@ def _call_messages(
 def with_tools(
     messages: list[dict[str, Any]], tools: Sequence[Any] | None, prompt: str
 ) -> list[dict[str, Any]]:
-    """Return the messages with `tools` on the system message; one saying `prompt` if none."""
+    """Return the messages with `tools` on the system message; one saying `prompt` if none.
+
+    Raises:
+        ModelError: the dialogue carries other tools already.
+    """
     if not tools:
         return messages
+    carried = messages[0].get("tools")
+    if carried and read_tools(carried) != read_tools(tools):
+        raise ModelError("the dialogue carries tools that differ from `tools`: give one of them")
     if messages[0]["role"] == "system":
         return [{**messages[0], "tools": list(tools)}, *messages[1:]]
     return [{"role": "system", "content": prompt, "tools": list(tools)}, *messages]
