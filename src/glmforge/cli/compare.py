@@ -5,6 +5,7 @@ With `--base` and `--tuned` the same prompts go through all models and a report 
 the page in `glmforge.ui`.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -123,7 +124,9 @@ def compare(
     if world.launcher == "none" and ((nproc or 1) > 1 or gpus is not None):
         code = launch_local(_arguments(options), nproc=nproc, gpus=gpus)
         raise typer.Exit(code)
-    report = _compared(_request(options), world)
+    request = _request(options)
+    _make_room(out, request.kept_dir)
+    report = _compared(request, world)
     if report is not None:
         _write(report, out, as_json)
 
@@ -175,6 +178,20 @@ def _request(options: Mapping[str, Any]) -> "Request":
     )
 
 
+def _make_room(out: Path, kept_dir: Path) -> None:
+    """Make the folders of the page and of the answers now: hours later would be too late.
+
+    Raises:
+        UsageError: the page cannot be written there.
+    """
+    try:
+        kept_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out}: {kept_dir} cannot be made ({error.strerror})") from None
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise UsageError(f"--out {out}: cannot be written; give another place")
+
+
 def _compared(request: "Request", world: World) -> "Report | None":
     from glmforge.compare.run import compare_models
     from glmforge.distributed.collectives import Ranks, pick_device, process_group
@@ -183,7 +200,6 @@ def _compared(request: "Request", world: World) -> "Report | None":
         if world.rank == 0:
             typer.echo(line, err=True)
 
-    request.kept_dir.parent.mkdir(parents=True, exist_ok=True)
     if world.world_size == 1:
         return compare_models(request, Ranks(world=world, device=pick_device(world)), say)
     with process_group(world) as ranks:

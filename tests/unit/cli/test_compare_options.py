@@ -21,10 +21,11 @@ MANY = [
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(monkeypatch, tmp_path):
     """The requests that reach the comparison, which itself is left out."""
     monkeypatch.setattr(command, "read_world", World)
     monkeypatch.setenv("THE_KEY", "secret")
+    monkeypatch.chdir(tmp_path)
     requests = []
     monkeypatch.setattr(command, "_compared", lambda request, world: requests.append(request))
     return requests
@@ -92,3 +93,13 @@ def test_wrong_options_are_refused(asked, options, words):
 def test_nothing_to_compare_is_refused(asked):
     with pytest.raises(UsageError, match="compare what"):
         run("compare", "--base", "b")
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_asked(asked, tmp_path):
+    """A file among the folders, a folder in place of the page."""
+    (tmp_path / "file").touch()
+    (tmp_path / "page.html").mkdir()
+    for out, words in (("file/r.html", "cannot be made"), ("page.html", "give another place")):
+        with pytest.raises(UsageError, match=words):
+            run(*MODELS, "--out", str(tmp_path / out))
+    assert asked == []
