@@ -18,7 +18,7 @@ from glmforge.assets import asset_path
 from glmforge.compare.checks import check_faults
 from glmforge.data import Conversation, Message, Problem
 from glmforge.data.reading import Record
-from glmforge.data.sources import ReadOptions, convert, data_files, read_records
+from glmforge.data.sources import ReadOptions, convert, data_files, named, read_records
 from glmforge.errors import DataError
 
 Group = Literal["asked", "general"]
@@ -92,11 +92,11 @@ def _read(path: Path) -> Iterator[Prompt | str]:
     options = ReadOptions()
     number = 0
     for file in data_files(path):
-        for item in read_records(file, options):
+        for item in named(read_records(file, options), file, str(file)):
             for found in _prompts_of(item, options):
                 number += isinstance(found, Prompt)
-                named = isinstance(found, Prompt) and found.id == ""
-                yield dataclasses.replace(found, id=f"p{number}") if named else found  # type: ignore[type-var]
+                nameless = isinstance(found, Prompt) and found.id == ""
+                yield dataclasses.replace(found, id=f"p{number}") if nameless else found  # type: ignore[type-var]
 
 
 def _lines(path: Path) -> Iterator[Prompt | str]:

@@ -1,6 +1,7 @@
 """Prompts come from any file that holds questions, each with its place and id."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +76,23 @@ def test_every_problem_is_reported_at_once(tmp_path):
                  "bad.jsonl:4: unknown field 'answer'", "bad.jsonl:5: no user message",
                  "2 prompts have the id 'x'"):  # fmt: skip
         assert part in text
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_places_are_named_by_the_path_that_was_given(tmp_path, monkeypatch, whole):
+    """In prompts and in problems, of a file and of a directory."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("ask")
+    folder.mkdir()
+    path = write(folder / "q.jsonl", "a?", {"prompt": " "}, {"messages": [{"role": "usr"}]})
+    with path.open("a", encoding="utf-8") as file:
+        file.write("{broken\n")
+    with pytest.raises(DataError) as found:
+        read_prompts(path if whole else folder)
+    places = [problem.partition(": ")[0] for problem in found.value.problems]
+    assert places == ["ask/q.jsonl:2", "ask/q.jsonl:3", "ask/q.jsonl:4"]
+    write(path, "a?")
+    assert [prompt.source for prompt in read_prompts(path)] == ["ask/q.jsonl:1"]
 
 
 def test_a_file_without_prompts_is_refused(tmp_path):
