@@ -16,6 +16,14 @@ def doctor(
     config: Annotated[
         Path | None, typer.Argument(help="A run config to check too.", show_default=False)
     ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SECTION.KEY=VALUE]...",
+            help="Settings in place of the file's.",
+            show_default=False,
+        ),
+    ] = None,
     self_test: Annotated[
         bool, typer.Option(help="Also time an all-reduce between all ranks (about 20 s).")
     ] = True,
@@ -24,7 +32,7 @@ def doctor(
     """Check versions, cards, links, memory, limits, ports, and CONFIG's model and data."""
     from glmforge.launch.doctor import examine
 
-    checks = examine(config, self_test=self_test)
+    checks = examine(config, overrides or [], self_test=self_test)
     failed = [check for check in checks if check.verdict == "fail"]
     if as_json:
         print_json(checks)

@@ -5,7 +5,7 @@ Owns the order and the checks that need torch, the driver or a config; single ma
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,20 @@ BUSY_SHARE = 0.9
 """A card of which less than this share is free is used by something else."""
 
 
-def examine(config_path: Path | None, *, self_test: bool = True) -> list[Check]:
+def examine(
+    config_path: Path | None, overrides: Sequence[str] = (), *, self_test: bool = True
+) -> list[Check]:
     """Look at everything.
 
     Args:
         config_path: a run config whose model, data and directory are looked at too, or None.
+        overrides: settings in place of the file's, such as ``data.max_length=1024``.
         self_test: also run the all-reduce (needs about 20 s).
 
     Returns:
         The findings in order. A config that cannot be read is one of them.
     """
-    config, faults = _read(config_path)
+    config, faults = _read(config_path, overrides)
     devices = visible_devices()
     ranks = _ranks(config, devices)
     directory = Path(config.training.output_dir) if config is not None else Path()
@@ -61,17 +64,21 @@ def examine(config_path: Path | None, *, self_test: bool = True) -> list[Check]:
     return checks
 
 
-def _read(path: Path | None) -> tuple[RunConfig | None, list[Check]]:
+def _read(path: Path | None, overrides: Sequence[str]) -> tuple[RunConfig | None, list[Check]]:
     if path is None:
         return None, []
     try:
-        config = load_config_file(path, check_paths=True)
+        config = load_config_file(path, overrides, check_paths=True)
     except GlmForgeError as error:
         return None, [
-            Check(name="config", verdict="fail", found=text, fix=f"correct {path}")
+            Check(name="config", verdict="fail", found=text, fix=_correct(text, path))
             for text in error.problems
         ]
     return config, [passed("config", str(path))]
+
+
+def _correct(problem: str, path: Path) -> str:
+    return "correct " + ("it" if problem.startswith("command line") else str(path))
 
 
 def _ranks(config: RunConfig | None, devices: list[Device]) -> int:

@@ -245,6 +245,22 @@ def test_exit_status_1_where_something_fails(
     assert all(check["fix"] for check in failed)
 
 
+def test_settings_of_the_command_line_count_as_in_plan_and_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file's data is there, the command line's is not."""
+    config = demo_config(tmp_path, asset_path("demo") / "train.jsonl")
+    missing = f"data.train={tmp_path / 'none.jsonl'}"
+    argv = ["glmforge", "doctor", str(config), missing, "--no-self-test", "--json"]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert main() == 1
+    found = json.loads(capsys.readouterr().out)
+    (said,) = [check for check in found if check["name"] == "config"]
+    assert said["verdict"] == "fail"
+    assert "command line: data.train" in said["found"]
+    assert said["fix"] == "correct it"
+
+
 def test_a_config_that_offloads_to_a_disk_fails_where_async_io_cannot_be_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
