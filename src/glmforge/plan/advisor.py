@@ -245,9 +245,9 @@ def _about_zero2(
     offloaded = judge(shape, plain.but(offload_optimizer=True), machine)
     freed = max(0.0, found.peak_gib - offloaded.account.peak_gib)
     if offloaded.account.needed_gib > machine.card_gib:
+        words = f"only {freed:.2f} GiB" if freed < 1 else f"{freed:.1f} GiB, which is not enough"
         yield (
-            f"ZeRO-2 does not fit at any micro-batch: {needs}, and optimizer offload frees only "
-            f"{freed:.2f} GiB"
+            f"ZeRO-2 does not fit at any micro-batch: {needs}, and optimizer offload frees {words}"
         )
         return
     yield (
