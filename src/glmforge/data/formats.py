@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glmforge.data.conversation import Conversation, Message, Problem
-from glmforge.data.reading import Record
+from glmforge.data.reading import Record, numbered
 from glmforge.data.shapes import (
     ShapeOptions,
     Unreadable,
@@ -61,8 +61,8 @@ def to_conversations(
         form = find_format(value)
         if form is None:
             raise _unknown(value)
-        for messages, tools in form.read(value, options):
-            yield read_dialogue(messages, tools, record.source)
+        for place, (messages, tools) in enumerate(form.read(value, options), 1):
+            yield read_dialogue(messages, tools, numbered(record.source, place))
     except Unreadable as error:
         yield Problem(source=record.source, rule=error.rule, text=error.text, advice=error.advice)
 

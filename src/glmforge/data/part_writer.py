@@ -9,6 +9,7 @@ programs may prepare the same set at once. ``preparing`` decides about units and
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -159,9 +160,13 @@ class PartWriter:
                 yield item
 
 
-def _line_of(problem: Problem) -> int:
-    number = problem.source.rpartition(":")[2]
-    return int(number) if number.isdecimal() else 0
+_PLACE = re.compile(r":(\d+)(?:#(\d+))?$")
+
+
+def _line_of(problem: Problem) -> tuple[int, int]:
+    """The line of a problem's record, and which record of that line it is."""
+    found = _PLACE.search(problem.source)
+    return (int(found[1]), int(found[2] or 1)) if found else (0, 0)
 
 
 def _shortened(described: dict[str, Any]) -> dict[str, Any]:

@@ -286,13 +286,17 @@ def _document_records(path: Path, gbk: bool) -> Iterator[Record | Problem]:
     fault = _first_bad_line(path) if gbk else None
     utf8 = codecs.getincrementaldecoder("utf-8-sig")()
     decoder = utf8 if fault is None else _LineDecoder(path)
+    last = place = 0  # the line of the record before, and how many begin on it
     with open_stream(path) as stream:
         try:
             for found in read_document(stream, decoder, path.name, _broken):
                 if isinstance(found, Problem):
                     yield found
                 else:
-                    yield Record(source=f"{path.name}:{found[0]}", value=found[1])
+                    line, value = found
+                    place = place if line == last else 0
+                    last, place = line, place + 1
+                    yield Record(source=numbered(f"{path.name}:{line}", place), value=value)
             return
         except UnicodeDecodeError:
             problem = _first_bad_line(path)
@@ -300,6 +304,11 @@ def _document_records(path: Path, gbk: bool) -> Iterator[Record | Problem]:
         except _BadLine as error:
             problem = error.problem
     yield replace(problem, text=f"{problem.text}; nothing after it was read")
+
+
+def numbered(source: str, place: int) -> str:
+    """The source of the ``place``-th record of one line (from 1): ``a.json:1``, ``a.json:1#2``."""
+    return source if place == 1 else f"{source}#{place}"
 
 
 class _BadLine(Exception):

@@ -47,7 +47,7 @@ def sample_conversations(path: Paths, options: ReadOptions, size: int) -> Sample
     kept: list[Conversation] = []
     problems: list[Problem] = []
     files = data_files(path)
-    names = names_of(files)
+    names = names_of([*files, *data_files(options.beside)])
     sizes = [file.stat().st_size if file.exists() else 1 for file in files]
     for file, file_bytes in zip(files, sizes, strict=True):
         share = max(1, round(size * file_bytes / max(1, sum(sizes))))

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from glmforge.data.conversation import Problem
-from glmforge.data.reading import Record, decode, open_stream
+from glmforge.data.reading import Record, decode, numbered, open_stream
 
 _JSON_COLUMNS = ("messages", "conversations", "conversation", "history", "tools")
 Items = Iterator[Record | Problem]
@@ -217,8 +217,9 @@ def read_yaml(path: Path, gbk: bool = False) -> Items:
         if len(texts) < 2 or len(texts) < len(parts):
             yield _problem(source, "bad-pair", "the entry is no question with an answer")
             continue
-        for answer in texts[1:]:
-            yield Record(source=source, value={"query": texts[0], "response": answer})
+        for place, answer in enumerate(texts[1:], 1):
+            value = {"query": texts[0], "response": answer}
+            yield Record(source=numbered(source, place), value=value)
 
 
 def read_plain_text(path: Path, gbk: bool) -> Items:

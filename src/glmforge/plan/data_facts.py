@@ -4,13 +4,13 @@ Owns `count_data`. Small sets are encoded as training does; of a large one a sam
 counts are scaled up, so that a plan answers in seconds. Training itself counts exactly.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from glmforge.config import RunConfig
+from glmforge.config.paths import sources_of
 from glmforge.data import build_examples, pack
 from glmforge.data.examples import problems_error
 from glmforge.data.sampling import sample_conversations
@@ -48,8 +48,9 @@ def count_data(config: RunConfig, tokenizer: Any, *, packed: bool) -> DataFacts:
     lengths: list[int] = []
     trained = 0.0
     tokens = 0.0
-    for path, weight in sources(data.train):
-        options = ReadOptions(columns=data.columns, repairs=tuple(data.repair))
+    beside = [path for part in (data.train, data.validation) for path, _ in sources_of(part)]
+    options = ReadOptions(columns=data.columns, repairs=tuple(data.repair), beside=tuple(beside))
+    for path, weight in sources_of(data.train):
         found = sample_conversations(path, options, SAMPLE_DIALOGUES)
         if found.problems and data.on_error == "stop":
             raise problems_error(found.problems)
@@ -81,15 +82,6 @@ def count_data(config: RunConfig, tokenizer: Any, *, packed: bool) -> DataFacts:
         packed=packed,
         estimated=scale != 1.0 or kept != 1.0,
     )
-
-
-def sources(value: Any) -> Iterator[tuple[str, float]]:
-    """Yield (path, weight) of a config's training data, however it was written."""
-    for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, str):
-            yield item, 1.0
-        else:
-            yield item.path, item.weight
 
 
 def _kept_share(validation_size: float | None, dialogues: float) -> float:

@@ -25,8 +25,9 @@ _LOOKED_AT = 1000  # held-out dialogues among which those with a question are lo
 
 
 def read_options(data: DataSettings) -> ReadOptions:
-    """How the files of a config are read."""
-    return ReadOptions(columns=data.columns, repairs=tuple(data.repair))
+    """How the files of a config are read; they are named as in its prepared sets."""
+    beside = [path for part in (data.train, data.validation) for path, _ in sources_of(part)]
+    return ReadOptions(columns=data.columns, repairs=tuple(data.repair), beside=tuple(beside))
 
 
 def run_prompts(config: RunConfig, tokenizer: Any, split: Split | None) -> list[SamplePrompt]:

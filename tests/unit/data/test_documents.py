@@ -97,3 +97,23 @@ def test_foreign_bytes_in_an_array_are_named_after_the_records_before_them(tmp_p
     path.write_bytes(mixed)
     *_, problem = iterate(path, ReadOptions(repairs=("gbk",)))
     assert (problem.rule, problem.source) == ("not-utf-8", "a.json:4")
+
+
+def test_records_on_one_line_have_places_of_their_own(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(f"[{PAIR % 1}, 5, {PAIR % 3}]\n", encoding="utf-8")
+    assert [item.source for item in iterate(path, ReadOptions())] == [
+        "a.json:1", "a.json:1#2", "a.json:1#3",
+    ]  # fmt: skip
+    path.write_text(f"[{PAIR % 1},\n{PAIR % 2}, {PAIR % 3},\n{PAIR % 4}]", encoding="utf-8")
+    assert [item.source for item in iterate(path, ReadOptions())] == [
+        "a.json:1", "a.json:2", "a.json:2#2", "a.json:3",
+    ]  # fmt: skip
+
+
+def test_several_dialogues_of_one_record_have_places_of_their_own(tmp_path):
+    seed = {"instruction": "i", "instances": [{"input": "1", "output": "a"}] * 2}
+    (tmp_path / "a.jsonl").write_text(json.dumps(seed), encoding="utf-8")
+    (tmp_path / "b.yml").write_text("conversations:\n- [q, a, b]\n", encoding="utf-8")
+    found = [item.source for item in iterate(tmp_path, ReadOptions())]
+    assert found == ["a.jsonl:1", "a.jsonl:1#2", "b.yml:2", "b.yml:2#2"]

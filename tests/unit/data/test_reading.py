@@ -69,7 +69,7 @@ def test_side_columns_of_changing_type_have_no_effect(shared):
 def test_lines_and_arrays_are_told_apart_by_content(tmp_path, name):
     array = f"[\n{LINE},\n  {LINE}\n]\n"
     assert sources(write(tmp_path / name, array)) == [f"{name}:2", f"{name}:3"]
-    assert sources(write(tmp_path / name, f"[{LINE},{LINE}]")) == [f"{name}:1", f"{name}:1"]
+    assert sources(write(tmp_path / name, f"[{LINE},{LINE}]")) == [f"{name}:1", f"{name}:1#2"]
     assert sources(write(tmp_path / name, f"{LINE}\n{LINE}")) == [f"{name}:1", f"{name}:2"]
     pretty = json.dumps(GOOD, indent=2, ensure_ascii=False)
     assert sources(write(tmp_path / name, f"{pretty}\n{pretty}\n")) == [f"{name}:1", f"{name}:13"]

@@ -57,3 +57,13 @@ def test_unlooked_lines_are_not_parsed(tmp_path):
 def test_what_cannot_be_read_is_named(tmp_path):
     with pytest.raises(DataError, match=r"no\.jsonl: no such file"):
         sample_conversations(tmp_path / "no.jsonl", ReadOptions(), 10)
+
+
+def test_a_file_is_named_apart_from_those_of_the_same_run(tmp_path):
+    """As in the prepared sets, which the same run makes after its plan."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "t.jsonl").write_text("{}\n", encoding="utf-8")
+    paths = tuple(str(tmp_path / folder / "t.jsonl") for folder in ("a", "b"))
+    found = sample_conversations(paths[1], ReadOptions(beside=paths), 10)
+    assert [problem.source for problem in found.problems] == ["b/t.jsonl:1"]

@@ -169,6 +169,30 @@ def test_the_manifest_changes_with_the_rows_and_with_nothing_else(
     assert len(hashes) == 4
 
 
+@pytest.mark.parametrize("kind", ["files of one name", "an array on one line"])
+def test_prompts_are_the_records_that_were_held_out(
+    configured: Any, tmp_path: Path, kind: str
+) -> None:
+    """However hard it is to tell the records' places apart."""
+    rows = [dialogue(number) for number in range(40)]
+    if kind == "an array on one line":
+        train: Any = str(tmp_path / "all.json")
+        Path(train).write_text(json.dumps(rows), encoding="utf-8")
+    else:
+        train = []
+        for name, part in (("a", rows[:20]), ("b", rows[20:])):
+            (tmp_path / name).mkdir()
+            train.append(write(tmp_path / name / "train.jsonl", part))
+    data, _ = prepared(configured(train=train, validation_size=8))
+    held = {tuple(example.input_ids.tolist()) for example in data.validation}
+    assert len(held) == 8
+    assert len(data.prompts) == 4
+    for prompt in data.prompts:
+        ids = tuple(prompt.input_ids)
+        assert sum(row[: len(ids)] == ids for row in held) == 1
+    assert len({example.source for example in data.train}) == 32
+
+
 def test_every_skipped_record_is_written_out(configured: Any, tmp_path: Path) -> None:
     bad = write(tmp_path / "bad.jsonl", [dialogue(1), *[{"messages": []}] * 299, 3])
     with pytest.raises(DataError, match=r"bad\.jsonl:2"):
