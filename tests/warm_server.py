@@ -11,10 +11,6 @@ import os
 import runpy
 import sys
 
-import peft  # noqa: F401
-import torch  # noqa: F401
-from transformers import AutoModelForCausalLM, AutoTokenizer, GlmForCausalLM  # noqa: F401
-
 
 def run_program(argv: list[str]) -> None:
     """What ``python argv`` does: -P, -c PROGRAM, -m MODULE or a script, and its arguments."""
@@ -51,6 +47,10 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what a library prints is no answer
     sys.path.pop(0)  # this folder
+    import peft  # noqa: F401
+    import torch  # noqa: F401
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GlmForCausalLM  # noqa: F401
+
     assert "glmforge" not in sys.modules
     gc.freeze()  # what is loaded stays shared with the children
     for line in os.fdopen(requests):

@@ -31,6 +31,9 @@ STOCK = """
 """
 
 
+pytestmark = pytest.mark.usefixtures("warm_proofs")
+
+
 @pytest.fixture(scope="module")
 def made(launch):
     """Every checkpoint, with what DeepSpeed's own code makes of it in ``stock.pt``."""
