@@ -37,6 +37,10 @@ def train(
     """Train a SentencePiece BPE in ChatGLM3's file format on the text of dialogues or documents."""
     if (out / "tokenizer.model").exists():
         raise DataError(f"--out {out}: a tokenizer.model is there already; name another directory")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"--out {out}: cannot be made ({error.strerror})") from None
     from glmforge.data import read_conversations, train_vocabulary
     from glmforge.data.vocabulary import characters_per_token, evenly
 

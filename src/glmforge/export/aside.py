@@ -16,14 +16,20 @@ def written_aside(out: Path) -> Iterator[Path]:
     """Give the directory to write into; it becomes `out` only where nothing was raised.
 
     Raises:
-        ExportError: `out` exists already.
+        ExportError: `out` exists already, or cannot be made.
     """
     if out.exists():
         raise ExportError(f"{out}: exists already; nothing was changed. Give another directory")
     temporary = out.with_name(f".tmp-{out.name}")
-    if temporary.exists():
-        shutil.rmtree(temporary)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if temporary.exists():
+            shutil.rmtree(temporary)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # Said before hours of work: the directory is made by whoever writes into it.
+        temporary.mkdir()
+        temporary.rmdir()
+    except OSError as error:
+        raise ExportError(f"{out}: cannot be made ({error.strerror}); give another place") from None
     try:
         yield temporary
     except BaseException:

@@ -20,3 +20,9 @@ def test_documents_are_sampled_evenly_and_the_rate_is_said(tmp_path, capsys):
     assert said.endswith(" characters a token on this text\n")
     with pytest.raises(DataError, match="is there already"):
         train([path], tmp_path / "out", vocab_size=320)
+
+
+def test_a_place_that_cannot_be_made_is_told_before_the_text_is_read(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"file/out: cannot be made \(Not a directory\)"):
+        train([tmp_path / "none.jsonl"], tmp_path / "file" / "out")
