@@ -165,8 +165,9 @@ def load_tokenizer(directory: str | Path) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())  # transformers writes several lines
         raise ModelError(
-            f"{directory}: transformers cannot open a tokenizer there ({error}); copy the "
+            f"{directory}: transformers cannot open a tokenizer there ({reason}); copy the "
             "tokenizer's files from where the model came from"
         ) from error
 

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 from weight_layouts import rewrite
 
 from glmforge.errors import ModelError
-from glmforge.models import load_config, load_model
+from glmforge.models import load_config, load_model, load_tokenizer
 from glmforge.models.configuration import ChatGLMConfig
 from glmforge.models.inspection import inspect_model
 from glmforge.models.weights import weight_files
@@ -168,3 +168,13 @@ def test_the_attention_that_a_config_asks_for_is_not_taken_over(directory):
     keys["attn_implementation"] = "flash_attention_2"
     path.write_text(json.dumps(keys), encoding="utf-8")
     assert load_model(directory).config._attn_implementation == "sdpa"
+
+
+def test_a_model_of_transformers_without_a_tokenizer_is_told_in_one_line(tmp_path):
+    """transformers' own reason has several, which a list of problems would tear apart."""
+    keys = {"model_type": "mixtral", "hidden_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps(keys), encoding="utf-8")
+    with pytest.raises(ModelError, match="copy the tokenizer's files from where") as caught:
+        load_tokenizer(tmp_path)
+    (said,) = caught.value.problems
+    assert "\n" not in said
