@@ -279,7 +279,8 @@ def _unchanged(look: _Look) -> Iterator[Finding]:
     mine, theirs = look.tuned.answers["greedy"], look.base.answers["greedy"]
     same = sum(mine[n].text == theirs[n].text for n in look.asked)
     count = len(look.asked)
-    if same == count:
+    # Other losses are other weights, though the likeliest answers to a few questions stay.
+    if same == count >= FEWEST and look.tuned.loss == look.base.loss:
         yield Finding(
             topic="unchanged",
             level="bad",

@@ -213,3 +213,13 @@ def test_a_check_is_asked_only_of_prompts_that_have_one():
     after = ["no"] * 2 + ["yes"] * 10
     found = verdict(["no"] * 12, after, prompts)["check"]
     assert (found.english, found.prompts) == ("passes more checks: 5/6 vs 0/6", ("p1",))
+
+
+def test_equal_answers_with_another_loss_are_no_tuning_that_changes_nothing():
+    """Nor are equal answers to four questions."""
+    change = Estimate(value=0.01, low=-0.1, high=0.1, count=9)
+    for count, losses in ((5, (1.0, 1.01)), (4, (None, None))):
+        answers, prompts = ["a"] * count, prompts_of([None] * count)
+        found = verdict(answers, answers, prompts, losses=losses, loss_change=change)
+        assert found["unchanged"].level == "note"
+        assert found["unchanged"].english == f"answers exactly as the base in {count}/{count}"
