@@ -183,7 +183,29 @@ def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
                 f"deepspeed.{key} would be a second {key}: this program builds it from the "
                 "training section (learning_rate, weight_decay, lr_scheduler_type, ...); remove it"
             )
-    return problems + _precision_conflicts(user, settings.precision)
+    problems += _precision_conflicts(user, settings.precision)
+    return problems + _assertions(user, settings)
+
+
+def _assertions(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
+    """Name what DeepSpeed would refuse, in words of its own, after the model is loaded."""
+    problems, stage = [], zero_stage(user)
+    types, zero = (user.get(key) or {} for key in ("data_types", "zero_optimization"))
+    sums = types.get("grad_accum_dtype", "auto") if isinstance(types, Mapping) else "auto"
+    if stage == 0 and sums not in ("auto", settings.precision):
+        problems.append(
+            f"deepspeed.data_types.grad_accum_dtype is {sums}, but the run computes in "
+            f"{settings.precision}, which DeepSpeed refuses without ZeRO: remove it, or write "
+            "zero_optimization: {stage: 1} or more"
+        )
+    cards = zero.get("zero_hpz_partition_size", 1) if isinstance(zero, Mapping) else 1
+    ranks = settings.sizes.world_size
+    if stage == 3 and isinstance(cards, int) and cards > 1 and ranks % min(cards, ranks):
+        problems.append(
+            f"deepspeed.zero_optimization.zero_hpz_partition_size is {cards}, which does not "
+            f"divide {ranks} ranks: choose the cards of one machine"
+        )
+    return problems
 
 
 def _rows_problems(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:

@@ -165,17 +165,6 @@ def request_problems(config: RunConfig, shape: ModelShape, work: Workload) -> li
             "method is qlora at ZeRO stage 3: 4-bit weights cannot be divided; use stage 2, or "
             "method lora"
         )
-    if work.world_size % work.secondary:
-        problems.append(
-            f"deepspeed.zero_optimization.zero_hpz_partition_size is {work.secondary}, which does "
-            f"not divide {work.world_size} ranks: choose the cards of one machine"
-        )
-    if work.zero_stage == 0 and work.gradient_element != work.element:
-        problems.append(
-            "deepspeed.data_types.grad_accum_dtype differs from training.precision, which "
-            "DeepSpeed refuses without ZeRO: remove it, or write zero_optimization: {stage: 1} "
-            "or more"
-        )
     if work.eight_bit and work.offload_optimizer:
         problems.append(
             "training.optim is adamw_bnb_8bit with offload_optimizer: the host's Adam is "
