@@ -34,8 +34,9 @@ class _Text:
         self._decoder = decoder
         self.text = ""
         self.at = 0  # where in ``text`` the next value is looked for
-        self.line = 1  # of ``text``'s beginning
-        self._column = 0  # characters of that line before ``text``
+        self._told = 0  # the place that was told last: places are asked for in order
+        self._line = 1  # of that place
+        self._line_start = 0  # where it begins; negative: before ``text``
         self.ended = False
 
     def grow(self) -> None:
@@ -50,11 +51,10 @@ class _Text:
         self.text += self._decoder.decode(data, final=self.ended)
 
     def _forget(self) -> None:
-        gone = self.text[: self.at]
-        self.line += gone.count("\n")
-        last = gone.rfind("\n")
-        self._column = len(gone) - last - 1 if last >= 0 else self._column + len(gone)
-        self.text, self.at = self.text[self.at :], 0
+        self.place(self.at)
+        self.text = self.text[self.at :]
+        self._line_start -= self.at
+        self.at = self._told = 0
 
     def skip(self, pattern: re.Pattern[str]) -> bool:
         """Pass over what a pattern matches; say whether anything follows."""
@@ -67,11 +67,13 @@ class _Text:
             self.grow()
 
     def place(self, at: int) -> tuple[int, int]:
-        """Line and column (from 1) of a position of the window."""
-        before = self.text[:at]
-        last = before.rfind("\n")
-        column = at - last if last >= 0 else self._column + at + 1
-        return self.line + before.count("\n"), column
+        """Line and column (from 1) of a position of the window, none before the last asked for."""
+        last = self.text.rfind("\n", self._told, at)
+        if last >= 0:
+            self._line += self.text.count("\n", self._told, at)
+            self._line_start = last + 1
+        self._told = at
+        return self._line, at - self._line_start + 1
 
 
 def read_document(

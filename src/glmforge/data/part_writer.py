@@ -7,8 +7,10 @@ programs may prepare the same set at once. ``preparing`` decides about units and
 """
 
 import dataclasses
+import hashlib
 import json
 import os
+import pickle
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,9 +24,9 @@ from glmforge.data.conversation import Conversation, Problem
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.examples import Counts, Example, encode_many, limit_of
 from glmforge.data.prepared import SCHEMA, description, record_batch, sealed, sha256_of
-from glmforge.data.reading import LineRange, read_json_lines
+from glmforge.data.reading import LineRange, Record, read_json_lines
 from glmforge.data.segments import Labels
-from glmforge.data.sources import ReadOptions, convert, named, read_records
+from glmforge.data.sources import ReadOptions, convert, named
 from glmforge.data.truncation import Truncation
 from glmforge.errors import DataError
 
@@ -47,13 +49,27 @@ class PrepareSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A piece of work: a file, or a stretch of lines of one."""
+    """A piece of work: a stretch of lines of a file, or records of it that were read already.
+
+    ``size`` is its share of the file's bytes, for progress. ``name`` is what reports call the file
+    (empty: its name alone). ``records`` are pickled records and problems.
+    """
 
     path: Path
     size: int
     name: str = ""
-    """What reports call the file; empty: its name alone."""
     stretch: LineRange | None = None
+    records: tuple[bytes, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """What tells it from other units of its set: a part of another is not taken for its own."""
+        if self.stretch is not None:
+            return f"{self.path}:{self.stretch.start}-{self.stretch.end}"
+        digest = hashlib.sha256()
+        for record in self.records:
+            digest.update(record)
+        return f"{self.path}:{digest.hexdigest()}"
 
 
 @contextmanager
@@ -102,7 +118,12 @@ class PartWriter:
         target = self._directory / name
         sidecar = target.with_suffix(".json")
         known = description(sidecar)
-        if known is not None and target.is_file() and known["sha256"] == sha256_of(target):
+        if (
+            known is not None
+            and known.get("unit") == unit.identity
+            and target.is_file()
+            and known["sha256"] == sha256_of(target)
+        ):
             return _shortened(known)
         counts = Counts()
         problems: list[Problem] = []
@@ -114,6 +135,7 @@ class PartWriter:
         problems.sort(key=_line_of)  # those of reading were found before those of encoding
         described = {
             "name": name,
+            "unit": unit.identity,
             "sha256": sha256_of(target),
             "counts": dataclasses.asdict(counts),
             "problems": [dataclasses.asdict(problem) for problem in problems],
@@ -146,11 +168,9 @@ class PartWriter:
         self, unit: Unit, counts: Counts, problems: list[Problem]
     ) -> Iterator[Conversation]:
         options = ReadOptions(columns=self._settings.columns, repairs=self._settings.repairs)
-        records = (
-            read_records(unit.path, options)
-            if unit.stretch is None
-            else read_json_lines(unit.path, unit.stretch, gbk="gbk" in options.repairs)
-        )
+        records: Iterator[Record | Problem] = map(pickle.loads, unit.records)
+        if unit.stretch is not None:
+            records = read_json_lines(unit.path, unit.stretch, gbk="gbk" in options.repairs)
         for item in convert(named(records, unit.path, unit.name or unit.path.name), options):
             if isinstance(item, Problem):
                 problems.append(item)

@@ -2,16 +2,18 @@
 
 The directory's name is a hash of everything the examples depend on: file bytes, tokenizer,
 rendering code and settings. The same input is never encoded twice, and changed input never
-meets old rows. A unit is a few megabytes of a JSON Lines file, or a whole file of another kind,
-so memory stays bounded; finished parts survive an interruption and are used again.
+meets old rows. A unit is a few megabytes of a file: lines of JSON Lines, which each process reads
+for itself, or records of another kind, which this one reads for all. So memory stays bounded;
+finished parts survive an interruption and are used again.
 """
 
 import dataclasses
 import hashlib
 import json
 import os
+import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from glmforge.data.prepared import (
     sha256_of,
 )
 from glmforge.data.reading import LineRange, is_plain_json_lines
-from glmforge.data.sources import Paths, data_files, names_of
+from glmforge.data.sources import Paths, ReadOptions, data_files, names_of, read_records
 from glmforge.data.workers import MakeTokenizer, write_parts
 from glmforge.errors import DataError
 
@@ -74,7 +76,6 @@ def prepare(
              truncation=settings.truncation)  # fmt: skip
     files = data_files(path)
     called = names_of([*files, *data_files(beside)])
-    units = [unit for file in files for unit in units_of(file, called[file])]
     hashes = {
         str(file): sha256_of(file) if file.exists() else hub_digest(str(file)) for file in files
     }
@@ -86,15 +87,18 @@ def prepare(
             return found
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    total = sum(unit.size for unit in units) or 1
+    options = ReadOptions(columns=settings.columns, repairs=settings.repairs)
+    units = (unit for file in files for unit in units_of(file, called[file], options))
+    total = sum(file.stat().st_size for file in files if file.exists()) or 1
     done = 0
     parts = []
-    written = write_parts(units, directory, settings, make_tokenizer, workers)
-    for number, part in enumerate(written):
+    for unit, part in write_parts(units, directory, settings, make_tokenizer, workers):
         parts.append(part)
-        done += units[number].size
+        done += unit.size
         if progress:
             progress(done, total)
+    if progress and done < total:  # nobody knows how much of a compressed file a record was
+        progress(total, total)
     return _finish(directory, parts, hashes, settings, on_error)
 
 
@@ -122,23 +126,42 @@ def _opened(directory: Path, rebuild: bool, say: Callable[[str], None]) -> Prepa
     return found
 
 
-def units_of(file: Path, name: str = "") -> list[Unit]:
-    """Divide a JSON Lines file into stretches of about 4 MiB; other files are one unit."""
-    if not file.exists():
-        return [Unit(path=file, size=0, name=name)]
-    size = file.stat().st_size
-    if file.suffix in (".yml", ".yaml", ".arrow") or not is_plain_json_lines(file):
-        return [Unit(path=file, size=size, name=name)]
-    units = []
+def units_of(file: Path, name: str, options: ReadOptions) -> Iterator[Unit]:
+    """Divide a file into units of about 4 MiB; ``name`` is what reports call it.
+
+    Raises:
+        DataError: the file cannot be read at all.
+    """
+    by_name = file.suffix in (".yml", ".yaml", ".arrow")
+    if not file.exists() or by_name or not is_plain_json_lines(file):
+        yield from _read_ahead(file, name, options)
+        return
     start, line = 0, 1
     with file.open("rb") as stream:
         while block := stream.read(_UNIT_BYTES):
             block += stream.readline()
             end = start + len(block)
             stretch = LineRange(start=start, end=end, first_line=line)
-            units.append(Unit(path=file, size=len(block), stretch=stretch, name=name))
+            yield Unit(path=file, size=len(block), stretch=stretch, name=name)
             start, line = end, line + block.count(b"\n")
-    return units
+
+
+def _read_ahead(file: Path, name: str, options: ReadOptions) -> Iterator[Unit]:
+    """Read a file that cannot be divided before it is read, and divide its records."""
+    left = file.stat().st_size if file.exists() else 0
+    records: list[bytes] = []
+    held, divided = 0, False
+    for item in read_records(file, options):
+        record = pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
+        records.append(record)
+        held += len(record)
+        if held >= _UNIT_BYTES:
+            share = min(held, left // 2)  # how much of a compressed file it was, nobody knows
+            yield Unit(path=file, size=share, records=tuple(records), name=name)
+            left -= share
+            records, held, divided = [], 0, True
+    if records or not divided:
+        yield Unit(path=file, size=left, records=tuple(records), name=name)
 
 
 def _key(

@@ -12,8 +12,9 @@ import pickle
 import queue
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +27,36 @@ WritePart = Callable[[int, Unit], dict[str, Any]]
 
 
 def write_parts(
-    units: Sequence[Unit],
+    units: Iterable[Unit],
     directory: Path,
     settings: PrepareSettings,
     make_tokenizer: MakeTokenizer,
     workers: int,
-) -> Iterator[dict[str, Any]]:
-    """Yield the descriptions of all parts in the order of the units.
+) -> Iterator[tuple[Unit, dict[str, Any]]]:
+    """Yield every unit with the description of its part, in their order.
 
     Args:
-        units: a part each.
+        units: a part each; a few of them are taken ahead.
         directory: where the parts are written.
         settings: what to make.
         make_tokenizer: returns the tokenizer; picklable and importable, called once a worker.
-        workers: processes, of which this is one; it works while the others start.
+        workers: processes at most, of which this is one; it works while the others start. There
+            is another one for every two units.
 
     Raises:
         DataError: a unit cannot be read at all, or a worker died.
     """
     here = PartWriter(make_tokenizer(), settings, directory)
     cores = len(os.sched_getaffinity(0))  # more processes than cores would only cost memory
-    others = min(workers, len(units), cores) - 1
+    others = min(workers, cores) - 1
     if others <= 0:
-        yield from map(here.part, range(len(units)), units)
+        for number, unit in enumerate(units):
+            yield unit, here.part(number, unit)
         return
     task = pickle.dumps((make_tokenizer, settings, directory))
-    processes = [_start(task) for _ in range(others)]
+    processes: list[subprocess.Popen[bytes]] = []
     idle: queue.SimpleQueue[WritePart] = queue.SimpleQueue()
     idle.put(here.part)
-    for process in processes:
-        idle.put(functools.partial(_ask, process))
 
     def written(number: int, unit: Unit) -> dict[str, Any]:
         write = idle.get()
@@ -65,14 +66,28 @@ def write_parts(
             idle.put(write)
 
     threads = ThreadPoolExecutor(others + 1)
+    begun: deque[tuple[Unit, Future[dict[str, Any]]]] = deque()
     try:
-        yield from threads.map(written, range(len(units)), units)
+        for number, unit in enumerate(units):
+            if len(processes) < min(others, number // 2):
+                processes.append(_start(task))
+                idle.put(functools.partial(_ask, processes[-1]))
+            begun.append((unit, threads.submit(written, number, unit)))
+            while begun and (begun[0][1].done() or len(begun) > 2 * (others + 1)):
+                yield _finished(begun)
+        while begun:
+            yield _finished(begun)
     finally:
         for process in processes:
             process.kill()
         threads.shutdown(cancel_futures=True)
         for process in processes:
             process.communicate()
+
+
+def _finished(begun: "deque[tuple[Unit, Future[dict[str, Any]]]]") -> tuple[Unit, dict[str, Any]]:
+    unit, part = begun.popleft()
+    return unit, part.result()
 
 
 def _start(task: bytes) -> subprocess.Popen[bytes]:
@@ -108,9 +123,10 @@ def _ask(process: "subprocess.Popen[bytes]", number: int, unit: Unit) -> dict[st
 
 
 def _place(unit: Unit) -> str:
-    """Name a unit by file and first line, as far as that is known without reading it."""
+    """Name a unit by file and first line."""
     if unit.stretch is None:
-        return str(unit.path)
+        first = [pickle.loads(record).source for record in unit.records[:1]]
+        return f"{unit.path}{''.join(f' (from {source} on)' for source in first)}"
     end = "its end" if unit.stretch.end is None else f"byte {unit.stretch.end:,}"
     return f"{unit.path}:{unit.stretch.first_line} (from that line to {end})"
 

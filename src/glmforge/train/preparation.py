@@ -13,24 +13,17 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from glmforge.data.sources import data_files
 from glmforge.models import load_tokenizer
 
-_BYTES_WORTH_A_PROCESS = 8 << 20
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-def data_bytes(path: str) -> int:
-    """Bytes of a source's files; 0 for a hub's data."""
-    return sum(file.stat().st_size for file in data_files(path) if file.exists())
-
-
-def worker_count(path: str, wanted: int | None) -> int:
-    """Processes for one source: as many as wanted, else a core each while that is worth it."""
+def worker_count(wanted: int | None) -> int:
+    """Processes at most for one source: as many as wanted, else a core each."""
     if wanted is not None:
         return wanted
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(cores or 1, data_bytes(path) // _BYTES_WORTH_A_PROCESS))
+    return cores or 1
 
 
 class TokenizerOf:

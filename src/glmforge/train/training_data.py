@@ -231,7 +231,7 @@ def _prepared(path: str, config: RunConfig, tokenizer: Any, say: Say, rebuild: b
             prepared_dir(config),
             settings,
             beside=[name for part in (data.train, data.validation) for name, _ in sources_of(part)],
-            workers=worker_count(path, data.preprocessing_num_workers),
+            workers=worker_count(data.preprocessing_num_workers),
             on_error=data.on_error,
             rebuild=rebuild,
             progress=bar.advance,

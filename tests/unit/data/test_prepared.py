@@ -12,6 +12,7 @@ import glmforge.data.preparing as preparing
 from glmforge.data import BatchPlan, load_examples, pack
 from glmforge.data.prepared import open_prepared
 from glmforge.data.preparing import PrepareSettings, prepare, units_of
+from glmforge.data.sources import ReadOptions
 from glmforge.errors import DataError
 
 SETTINGS = PrepareSettings(max_length=64)
@@ -53,7 +54,7 @@ def same(left, right):
 def test_a_prepared_set_holds_the_examples_that_memory_would(
     stub, train_file, tmp_path, small_units
 ):
-    assert len(units_of(train_file)) > 3
+    assert len(list(units_of(train_file, "", ReadOptions()))) > 3
     direct = load_examples(train_file, stub["chatglm3"], max_length=64)
     found = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
     assert same(direct.examples, found)
@@ -281,25 +282,6 @@ def test_sets_of_one_run_tell_files_of_one_name_apart(stub, train_file, tmp_path
     )
     assert first[0].source == f"{tmp_path.name}/train.jsonl:1"
     assert second[0].source == "other/train.jsonl:1"
-
-
-def test_two_processes_make_the_same_set_as_one(shared, tmp_path, small_units):
-    from glmforge.models import load_tokenizer
-
-    path = tmp_path / "train.jsonl"
-    path.write_text("\n".join(line(number) for number in range(200)), encoding="utf-8")
-    make = functools.partial(load_tokenizer, shared / "tokenizers/chatglm3-6b")
-    one = prepare(path, make, tmp_path / "one", SETTINGS)
-    two = prepare(path, make, tmp_path / "two", SETTINGS, workers=2)
-    assert one.hash == two.hash
-    assert same(one, two)
-
-
-def test_other_formats_are_prepared_too(stub, tmp_path):
-    path = tmp_path / "train.json"
-    path.write_text("[" + ",\n".join(line(number) for number in range(9)) + "]", encoding="utf-8")
-    found = prepare(path, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
-    assert found[8].source == "train.json:9"
 
 
 @pytest.mark.parametrize("end", [9, -9])

@@ -1,6 +1,7 @@
 """The data of a run: the config's settings reach the rows, and every rank gets the same."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -290,10 +291,9 @@ def test_what_one_rank_refuses_every_rank_refuses() -> None:
             from_main(talking, refuse)  # type: ignore[arg-type]
 
 
-def test_small_files_are_prepared_by_one_process(configured: Any, tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    assert worker_count(str(path), None) == 1
-    assert worker_count(str(path), 3) == 3
+def test_preparation_may_use_every_core_or_as_many_as_wanted() -> None:
+    assert worker_count(None) == len(os.sched_getaffinity(0))
+    assert worker_count(3) == 3
 
 
 def test_a_tokenizer_goes_to_another_process_by_its_directory(model: Path) -> None:
