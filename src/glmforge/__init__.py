@@ -45,7 +45,20 @@ def _is_own_command() -> bool:
     return PurePath(program).stem == "glmforge"
 
 
-if not _is_own_command():
-    from glmforge.models.registration import register_models
+def _register() -> None:
+    """Import with Python's cycle collector paused: it takes a quarter of the time otherwise."""
+    import gc
 
-    register_models()
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        from glmforge.models.registration import register_models
+
+        register_models()
+    finally:
+        if was:
+            gc.enable()
+
+
+if not _is_own_command():
+    _register()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from glmforge.cli.imports import heavy_imports
 from glmforge.cli.stress import BatchSize, Length, Stress, refuse_without_stress, run_stress
 from glmforge.errors import DataError, UsageError
 
@@ -59,7 +60,8 @@ def chat(
     if as_json and not prompt:
         raise UsageError("--json needs --prompt: a conversation is for people")
     told = [] if tools is None else _read_tools(tools)
-    from glmforge.serve.chat import ChatSettings, open_chat, run_chat
+    with heavy_imports():
+        from glmforge.serve.chat import ChatSettings, open_chat, run_chat
 
     settings = ChatSettings(
         system=system,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from glmforge.cli.imports import heavy_imports
 from glmforge.cli.output import print_json
 from glmforge.distributed.env import World, read_secret, read_world
 from glmforge.errors import UsageError
@@ -193,8 +194,9 @@ def _make_room(out: Path, kept_dir: Path) -> None:
 
 
 def _compared(request: "Request", world: World) -> "Report | None":
-    from glmforge.compare.run import compare_models
-    from glmforge.distributed.collectives import Ranks, pick_device, process_group
+    with heavy_imports():
+        from glmforge.compare.run import compare_models
+        from glmforge.distributed.collectives import Ranks, pick_device, process_group
 
     def say(line: str) -> None:
         if world.rank == 0:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from glmforge.cli.imports import heavy_imports
 from glmforge.cli.output import print_json
 from glmforge.errors import UsageError
 
@@ -44,9 +45,10 @@ def evaluate(
     """Measure MODEL: validation loss, generated answers, lm-evaluation-harness tasks."""
     if dtype is not None and dtype not in _DTYPES:
         raise UsageError(f"--dtype {dtype}: use one of {', '.join(_DTYPES)}")
-    import torch
+    with heavy_imports():
+        import torch
 
-    from glmforge.compare.evaluation import evaluate_model
+        from glmforge.compare.evaluation import evaluate_model
 
     report = evaluate_model(
         model,

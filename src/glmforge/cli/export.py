@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from glmforge.cli.imports import heavy_imports
 from glmforge.cli.output import print_json
 
 
@@ -41,7 +42,8 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Write the adapter, or with --merge a whole model, to OUT."""
-    from glmforge.export import export as run_export
+    with heavy_imports():
+        from glmforge.export import export as run_export
 
     report = run_export(
         source,

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from glmforge.cli.imports import heavy_imports
 from glmforge.cli.stress import BatchSize, Length, Stress, refuse_without_stress, run_stress
 from glmforge.errors import UsageError
 
@@ -70,10 +71,11 @@ def _serve(
     max_length: int | None,
     max_new_tokens: int,
 ) -> None:
-    from glmforge.serve.listening import listen, serve_until_stopped
-    from glmforge.serve.opening import find_paths, open_models
-    from glmforge.serve.server import LOOPBACK, ServeSettings, make_app
-    from glmforge.ui.chat_page import chat_page
+    with heavy_imports():
+        from glmforge.serve.listening import listen, serve_until_stopped
+        from glmforge.serve.opening import find_paths, open_models
+        from glmforge.serve.server import LOOPBACK, ServeSettings, make_app
+        from glmforge.ui.chat_page import chat_page
 
     paths = find_paths(model, adapters)
     found = listen(host, port)  # before weights are read: a taken port is told at once

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from glmforge.cli.imports import heavy_imports
 from glmforge.cli.output import print_json
 from glmforge.errors import UsageError
 
@@ -51,8 +52,9 @@ def run_stress(
         UsageError: the model has fewer positions.
         typer.Exit: with status 1, memory did not hold.
     """
-    from glmforge.serve.chat import open_chat_model
-    from glmforge.serve.stress import longest_length, stress
+    with heavy_imports():
+        from glmforge.serve.chat import open_chat_model
+        from glmforge.serve.stress import longest_length, stress
 
     opened, tokenizer = open_chat_model(model, adapter)
     wanted = length or longest_length(adapter or model, opened.config)

@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from glmforge.cli.imports import heavy_imports
 from glmforge.cli.machines import (
     Hostfile,
     MachineOptions,
@@ -204,12 +205,13 @@ class Start(NamedTuple):
 
 def _run_here(run: RunConfig, start: Start, *, preflight: bool) -> object:
     """Train, or only try, as a rank in this process."""
-    if preflight:
+    with heavy_imports():
+        import glmforge.train.run  # noqa: F401  what the function would import itself
+        from glmforge.train import train as run_train
         from glmforge.train.preflight import preflight as run_preflight
 
+    if preflight:
         return run_preflight(run, start.resume, ignore_plan=start.ignore_plan)
-    from glmforge.train import train as run_train
-
     return run_train(
         run,
         start.resume,
