@@ -5,6 +5,7 @@ run only when `-m` names the marker (`make test-all`). Property tests draw the s
 every run and have no deadline: the machine that runs them may be busy.
 """
 
+import gc
 import importlib.util
 import subprocess
 from collections.abc import Generator
@@ -15,6 +16,10 @@ import pytest
 
 from warm import WarmPython
 
+# Importing the libraries makes hundreds of thousands of objects that stay; looking through them
+# again and again would be a quarter of the time of collecting tests, and some of every test's.
+gc.disable()
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -24,6 +29,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
         settings.register_profile("glmforge", derandomize=True, deadline=None, database=None)
         settings.load_profile("glmforge")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -47,12 +47,14 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what a library prints is no answer
     sys.path.pop(0)  # this folder
+    gc.disable()
     import peft  # noqa: F401
     import torch  # noqa: F401
     from transformers import AutoModelForCausalLM, AutoTokenizer, GlmForCausalLM  # noqa: F401
 
     assert "glmforge" not in sys.modules
     gc.freeze()  # what is loaded stays shared with the children
+    gc.enable()
     for line in os.fdopen(requests):
         process = os.fork()
         if process == 0:

@@ -96,10 +96,12 @@ def serve() -> None:
     requests, answers = os.dup(0), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what a library prints is no answer
+    gc.disable()
     for name in ("deepspeed", "glmforge.train.run"):
         importlib.import_module(name)
     known = cases()
     gc.freeze()  # what is loaded stays shared with the ranks
+    gc.enable()
     for line in os.fdopen(requests):
         asked = json.loads(line)
         Path(asked["out"]).mkdir(exist_ok=True)

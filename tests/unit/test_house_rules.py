@@ -1,6 +1,7 @@
 """The house rules of CONTRIBUTING.md that a program can hold."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ LINES_PER_FUNCTION = 60
 BANNED_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 

@@ -90,9 +90,9 @@ def test_python_m_glmforge_is_the_same_program(root: Path) -> None:
     assert (result.returncode, "train" in result.stdout) == (0, True), result.stderr
 
 
-def test_import_glmforge_loads_neither_deepspeed_nor_the_command_line() -> None:
+def test_import_glmforge_loads_neither_deepspeed_nor_the_command_line(warm_python) -> None:
     code = "import sys, glmforge; print([m for m in ('deepspeed', 'typer') if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = warm_python.run([sys.executable, "-c", code])
     assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
 
 

@@ -80,8 +80,8 @@ def test_a_record_leaves_less_than_a_kilobyte(texts):
 
     tracemalloc.start()
     copies = Copies()
-    for number in range(20_000):
+    for number in range(5_000):
         copies.add(record(f"{number} {texts[0][number % 300]}", number))
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert taken / 20_000 < 800
+    assert taken / 5_000 < 800

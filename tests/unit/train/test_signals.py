@@ -12,6 +12,7 @@ from glmforge.train.signals import HANDLED, watch_signals
 
 STUCK = """
 import hashlib, sys
+sys.argv = ["glmforge"]  # its own command, which loads nothing that it does not use
 from glmforge.train.signals import watch_signals
 with watch_signals(announce=True):
     print("ready", flush=True)
