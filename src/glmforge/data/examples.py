@@ -199,6 +199,20 @@ def limit_of(
     Raises:
         DataError: a setting is unknown or impossible; all of them at once.
     """
+    check_encoding(
+        max_length=max_length, labels=labels, truncation=truncation, max_positions=max_positions
+    )
+    return Limit(template=template_for(tokenizer), labels=labels, max_length=max_length)
+
+
+def check_encoding(
+    *, max_length: int, labels: Labels, truncation: Truncation, max_positions: int | None = None
+) -> None:
+    """Refuse settings of encoding that are unknown or impossible.
+
+    Raises:
+        DataError: all of them at once.
+    """
     wrong = []
     if labels not in LABELS:
         wrong.append(f"data.labels is {labels!r}; use one of {', '.join(LABELS)}")
@@ -213,7 +227,6 @@ def limit_of(
         )
     if wrong:
         raise DataError(wrong)
-    return Limit(template=template_for(tokenizer), labels=labels, max_length=max_length)
 
 
 _BATCH_CHARACTERS = 4_000_000  # dialogues whose texts are encoded in one call

@@ -42,6 +42,8 @@ def data_files(path: Paths) -> list[Path]:
             files.extend(found)
             if problem:
                 wrong.append(f"{place}: {problem}")
+        elif place.exists() and not place.is_file():
+            wrong.append(f"{place}: a pipe or a device; write its data to a file and give that")
         elif place.exists() or is_hub_name(str(item), DATA_ENDINGS):
             files.append(place)
         else:
@@ -90,6 +92,7 @@ def _files_in(place: Path) -> tuple[list[Path], str]:
         path
         for path in everything
         if path.suffix in _DATA_SUFFIXES
+        and path.is_file()
         and path.name not in _DESCRIPTIONS
         and (
             path.name in listed[path.parent]

@@ -75,11 +75,16 @@ def find_format(value: Mapping[str, Any]) -> Format | None:
 def _unknown(value: Mapping[str, Any]) -> Unreadable:
     keys = ", ".join(str(key) for key in list(value)[:8]) or "none"
     known = "; ".join(form.name for form in FORMATS)
-    return Unreadable(
-        "unknown-format",
-        f"no known format has the fields {keys}",
-        f"map them with data.columns, or use one of: {known}",
-    )
+    advice = f"map them with data.columns, such as query=question, or use one of: {known}"
+    lists = [key for key, items in value.items() if _is_list_of_records(items)]
+    if lists:
+        named = " or ".join(map(repr, lists[:3]))
+        advice = f"it holds lists of records: write the list under {named} to a file of its own"
+    return Unreadable("unknown-format", f"no known format has the fields {keys}", advice)
+
+
+def _is_list_of_records(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 def _kind(value: Any) -> str:
@@ -213,8 +218,26 @@ def _read_plain(name: str) -> Reader:
     return read
 
 
-def _is_response_alone(value: Mapping[str, Any]) -> bool:
-    return "response" in value and not {"prompt", "query", "instruction"} & value.keys()
+# Fields that make a question, or an answer, of what could else be text for pretraining.
+_QUESTIONS = frozenset(
+    "prompt query instruction instructions question questions input inputs user human ask problem "
+    "context 问题 提问 指令 输入".split()
+)
+_ANSWERS = frozenset(
+    "answer answers response responses output outputs completion reply target summary assistant "
+    "gpt 回答 答案 回复 输出 摘要".split()
+)
+
+
+def _is_text(name: str, others: frozenset[str]) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether a record is text under a name, and no half of a pair whose fields are not known."""
+
+    def matches(value: Mapping[str, Any]) -> bool:
+        return name in value and not any(
+            str(key).lower() in others and key != name and _filled(value, key) for key in value
+        )
+
+    return matches
 
 
 def _has_instances(value: Mapping[str, Any]) -> bool:
@@ -251,6 +274,17 @@ FORMATS: tuple[Format, ...] = (
         matches=_has("question", "std_answer"),
         read=_pair_reader(("question",), "std_answer"),
     ),
-    Format(name="text", matches=_has("text"), read=_read_plain("text")),
-    Format(name="response alone", matches=_is_response_alone, read=_read_plain("response")),
+    Format(name="text", matches=_is_text("text", _ANSWERS), read=_read_plain("text")),
+    Format(
+        name="response alone",
+        matches=_is_text("response", _QUESTIONS),
+        read=_read_plain("response"),
+    ),
 )
+
+FIELDS = (
+    "messages", "conversations", "conversation", "instruction", "input", "output", "instances",
+    "content", "summary", "prompt", "query", "question", "response", "std_answer", "text",
+    "system", "history", "tools",
+)  # fmt: skip
+"""The fields of a record that the formats read: what the user's columns may be mapped to."""

@@ -74,6 +74,8 @@ def prepare(
     tokenizer = make_tokenizer()
     limit_of(tokenizer, max_length=settings.max_length, labels=settings.labels,
              truncation=settings.truncation)  # fmt: skip
+    options = ReadOptions(columns=settings.columns, repairs=settings.repairs)
+    options.check()
     files = data_files(path)
     called = names_of([*files, *data_files(beside)])
     hashes = {
@@ -87,7 +89,6 @@ def prepare(
             return found
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    options = ReadOptions(columns=settings.columns, repairs=settings.repairs)
     units = (unit for file in files for unit in units_of(file, called[file], options))
     total = sum(file.stat().st_size for file in files if file.exists()) or 1
     done = 0

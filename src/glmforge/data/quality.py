@@ -16,6 +16,7 @@ import numpy as np
 from glmforge.data.conversation import Conversation, Problem
 from glmforge.data.copies import Copies
 from glmforge.data.encoder import TokenizerLike
+from glmforge.data.examples import check_encoding
 from glmforge.data.rules import check
 from glmforge.data.segments import Labels
 from glmforge.data.similarity import Cluster, opening_of, pattern_of, topics
@@ -77,7 +78,11 @@ def examine(
         max_length: longest row in tokens.
         labels: which turns are trained.
         truncation: what happens to a dialogue that is too long.
+
+    Raises:
+        DataError: a setting is unknown or impossible.
     """
+    check_encoding(max_length=max_length, labels=labels, truncation=truncation)
     look = _Look()
     tokens = None
     if tokenizer is None:

@@ -28,8 +28,9 @@ def report_lines(report: Report, *, problems: int = 20) -> list[str]:
     ]
     tokens = report.tokens
     if tokens is not None:
+        lines.append(str(tokens.counts).replace("\n", "; "))
+    if tokens is not None and tokens.counts.rows:
         lines += [
-            str(tokens.counts).replace("\n", "; "),
             f"tokens a row: mean {tokens.mean:,.0f}, median {tokens.median:,}, "
             f"95 % below {tokens.p95:,}, longest {tokens.longest:,}",
         ]

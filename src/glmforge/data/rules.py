@@ -27,12 +27,14 @@ CONTROL_SPELLINGS = re.compile(
 )
 # ChatGLM-6B's only pieces for a newline, a tab and 2 to 80 blanks; it cannot tell them apart.
 BLANK_SPELLINGS = re.compile(r"<n>|<\|tab\|>|<\|blank_(?:[2-9]|[1-7]\d|80)\|>")
-# {{name}} of identity sets and <NAME>, <AUTHOR> of the older ones.
-PLACEHOLDERS = re.compile(r"\{\{\s*\w+\s*\}\}|<(?!UNK>)[A-Z][A-Z_]{2,}>")
+# {{name}} of identity sets, <NAME>, <AUTHOR> of the older ones, <image> of those with pictures.
+PLACEHOLDERS = re.compile(r"\{\{\s*\w+\s*\}\}|<(?!UNK>)[A-Z][A-Z_]{2,}>|<(?:image|video|audio)>")
 # What preparing a set for a smaller vocabulary left in place of a word (ADGEN has many).
 LOST_WORDS = re.compile(r"<UNK>|\[UNK\]")
 SURROGATES = re.compile("[\ud800-\udfff]")
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# What no reader sees: white space, and characters without width.
+_INVISIBLE = re.compile(r"[\s\u00ad\u200b-\u200f\u2060\ufeff]*")
 # One look that spares most texts the five: every match of those holds one of these.
 _SUSPICIOUS = re.compile("[<\\[{\ud800-\udfff\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd]|[se]op")
 
@@ -129,7 +131,7 @@ def _text_findings(message: Message, where: str) -> Iterator[Finding]:
     yield from _surrogate_findings(message.name, f"the name in {where}")
     if _SUSPICIOUS.search(message.reasoning):
         yield from _character_findings(message.reasoning, f"the reasoning of {where}")
-    if not text.strip() and not message.is_call:
+    if not message.is_call and _INVISIBLE.fullmatch(text):
         yield from _empty_finding(message, where)
         return
     if _SUSPICIOUS.search(text):
@@ -228,7 +230,7 @@ def _empty_finding(message: Message, where: str) -> Iterator[Finding]:
         if level == "error"
         else "check that an empty message is meant"
     )
-    state = "empty" if not message.text else "only white space"
+    state = "only white space" if message.text else "empty"
     yield "empty-content", f"{where} is {state}", advice, level
 
 

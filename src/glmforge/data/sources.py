@@ -6,7 +6,9 @@ the stream under both. Readers are chosen by a file's first bytes; its name deci
 bytes cannot (YAML, plain text).
 """
 
+import difflib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +27,8 @@ from glmforge.data.examples import (
     problems_error,
 )
 from glmforge.data.files import DATA_ENDINGS, Paths, data_files, names_of, passed_over
-from glmforge.data.formats import find_format, to_conversations
+from glmforge.data.foreign import foreign_file, foreign_kind
+from glmforge.data.formats import FIELDS, find_format, to_conversations
 from glmforge.data.hub import read_hub
 from glmforge.data.reading import (
     DAMAGE,
@@ -71,15 +74,30 @@ class ReadOptions:
     beside: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Refuse unknown repairs.
+        """Refuse unknown repairs, and columns mapped to no field of ours or to two.
 
         Raises:
-            DataError: a repair is unknown; all of them.
+            DataError: all that is wrong.
         """
-        wrong = [name for name in self.repairs if name not in REPAIRS]
+        known = "; ".join(f"{name}: {what}" for name, what in REPAIRS.items())
+        wrong = [
+            f"data.repair: unknown {name!r}; known are {known}"
+            for name in self.repairs
+            if name not in REPAIRS
+        ]
+        for name in self.columns:
+            if name not in FIELDS:
+                near = difflib.get_close_matches(name, FIELDS, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                wrong.append(
+                    f"data.columns: no format has a field {name!r}; {hint}write OURS: THEIRS, ours "
+                    f"being one of {', '.join(FIELDS)}"
+                )
+        for theirs, number in Counter(self.columns.values()).items():
+            if number > 1:
+                wrong.append(f"data.columns: {theirs!r} is mapped to {number} fields; choose one")
         if wrong:
-            known = "; ".join(f"{name}: {what}" for name, what in REPAIRS.items())
-            raise DataError([f"data.repair: unknown {name!r}; known are {known}" for name in wrong])
+            raise DataError(wrong)
 
 
 def read_conversations(
@@ -165,7 +183,7 @@ def iterate(path: Paths, options: ReadOptions) -> Iterator[Conversation | Proble
     """Yield conversations (repaired as asked) and problems of several sources, in order.
 
     Raises:
-        DataError: a path does not exist or a repair is unknown.
+        DataError: a path does not exist, or options that ``ReadOptions.check`` refuses.
     """
     options.check()
     files = data_files(path)
@@ -221,6 +239,9 @@ def _reader_of(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
         return tables.read_parquet(file)
     if head.startswith(b"ARROW1") or file.suffix == ".arrow":
         return tables.read_arrow(file)
+    foreign = foreign_kind(head)
+    if foreign is not None:
+        return iter([foreign_file(file, foreign)])
     text = _beginning(head, gbk).lstrip()
     if text.startswith(("{", "[")):
         return read_json_records(file, gbk=gbk)

@@ -47,6 +47,8 @@ GOOD = (("s", "s"), ("u", "q"), ("a", "a"), ("u", "q"), ("a", "a"))
         ((), "empty-record:error"),
         ((("u", "q"), ("a", "")), "empty-content:error"),
         ((("u", "q"), ("a", " \n\t")), "empty-content:error"),
+        ((("u", "q"), ("a", "\u200b\ufeff ")), "empty-content:error"),
+        ((("u", "<image>这是什么"), ("a", "a")), "placeholder:warning"),
         ((("u", ""), ("a", "a")), "empty-content:warning"),
         ((("u", "x\ud83d"), ("a", "a")), "lone-surrogate:error"),
         ((("u", "x\x00\x1b[31m"), ("a", "a")), "control-character:warning"),
