@@ -5,10 +5,11 @@ run only when `-m` names the marker (`make test-all`). Property tests draw the s
 every run and have no deadline: the machine that runs them may be busy.
 """
 
+import functools
 import gc
 import importlib.util
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,14 @@ def shared() -> Path:
     if not directory.is_dir():
         pytest.skip("needs the reference folder `shared` beside the checkout")
     return directory
+
+
+@pytest.fixture(scope="session")
+def real_tokenizer(shared: Path) -> Callable[[str], Any]:
+    """The real tokenizer of a directory of shared/tokenizers, opened once."""
+    from glmforge.models import load_tokenizer
+
+    return functools.cache(lambda name: load_tokenizer(shared / "tokenizers" / name))
 
 
 @pytest.fixture(scope="session")

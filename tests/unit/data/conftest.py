@@ -1,4 +1,4 @@
-"""Tokenizers for the data tests: a spelled-out stub of each family, and the real ones."""
+"""A spelled-out stub of each family's tokenizer (`real_tokenizer` opens the real ones)."""
 
 import pytest
 
@@ -34,18 +34,3 @@ class StubTokenizer:
 @pytest.fixture(scope="session")
 def stub():
     return {name: StubTokenizer(name) for name in ("chatglm", "chatglm2", "chatglm3", "glm4")}
-
-
-@pytest.fixture(scope="session")
-def real_tokenizer(shared):
-    """The real tokenizer of a directory of shared/tokenizers, opened once."""
-    from glmforge.models import load_tokenizer
-
-    opened = {}
-
-    def get(name):
-        if name not in opened:
-            opened[name] = load_tokenizer(shared / "tokenizers" / name)
-        return opened[name]
-
-    return get

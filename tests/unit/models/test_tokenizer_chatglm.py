@@ -5,6 +5,7 @@ import json
 import pickle
 
 import pytest
+from recorded import check_recorded_texts, recorded_chat, recorded_texts
 from sentencepiece import sentencepiece_model_pb2
 from vocabularies import ICE_CONTROLS, train, write_unigram
 
@@ -12,30 +13,22 @@ from glmforge.errors import ModelError
 from glmforge.models.chatglm.tokenization import read_blanks, write_blanks
 from glmforge.models.tokenizers import load_tokenizer
 
-
-@pytest.fixture(scope="module")
-def loaded():
-    return {}
+NAME = "chatglm-6b"
 
 
 @pytest.fixture
-def original(shared, loaded):
-    if not loaded:
-        loaded["tokenizer"] = load_tokenizer(shared / "tokenizers/chatglm-6b")
-    return loaded["tokenizer"]
+def original(real_tokenizer):
+    return real_tokenizer(NAME)
 
 
 @pytest.fixture
 def chat(shared):
-    return json.loads((shared / "golden/chat_chatglm-6b.json").read_text(encoding="utf-8"))
+    return recorded_chat(shared, NAME)
 
 
 @pytest.fixture
 def rows(shared):
-    with (shared / "golden/tokenizer_chatglm-6b.jsonl").open(
-        encoding="utf-8", newline="\n"
-    ) as lines:
-        return [json.loads(line) for line in lines]
+    return recorded_texts(shared, NAME)
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +42,7 @@ def small(directory):
 
 
 def test_every_recorded_text_gives_the_original_ids_and_text(original, rows):
-    assert len(rows) == 200
-    ids = [row["ids"] for row in rows]
-    texts = [row["text"] for row in rows]
-    assert ids == original(texts, add_special_tokens=False)["input_ids"]
-    assert ids == [original.encode(text, add_special_tokens=False) for text in texts]
-    assert [row["decoded"] for row in rows] == original.batch_decode(ids)
+    check_recorded_texts(original, rows)
 
 
 def test_special_tokens_pairs_and_left_padding_are_the_originals(original, chat):

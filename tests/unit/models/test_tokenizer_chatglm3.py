@@ -1,11 +1,10 @@
 """ChatGLM3's and ChatGLM2's tokenizers against the original's recorded ids."""
 
 import copy
-import json
 import pickle
-from pathlib import Path
 
 import pytest
+from recorded import check_recorded_texts, recorded_chat, recorded_texts
 from transformers import AutoTokenizer
 
 from glmforge.errors import ModelError
@@ -16,49 +15,30 @@ from glmforge.models.tokenizers import load_tokenizer, register_tokenizers
 NAMES = ["chatglm2-6b", "chatglm3-6b"]
 
 
-def read_rows(path: Path):
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        return [json.loads(line) for line in lines]
-
-
 @pytest.fixture(scope="module", params=NAMES)
 def name(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def loaded():
-    return {}
+@pytest.fixture
+def tokenizer(real_tokenizer, name):
+    return real_tokenizer(name)
 
 
 @pytest.fixture
-def tokenizer(shared, name, loaded):
-    if name not in loaded:
-        loaded[name] = load_tokenizer(shared / "tokenizers" / name)
-    return loaded[name]
-
-
-@pytest.fixture
-def chatglm3(shared, loaded):
-    if "chatglm3-6b" not in loaded:
-        loaded["chatglm3-6b"] = load_tokenizer(shared / "tokenizers" / "chatglm3-6b")
-    return loaded["chatglm3-6b"]
+def chatglm3(real_tokenizer):
+    return real_tokenizer("chatglm3-6b")
 
 
 @pytest.fixture
 def chat(shared, name):
-    return json.loads((shared / f"golden/chat_{name}.json").read_text(encoding="utf-8"))
+    return recorded_chat(shared, name)
 
 
 def test_every_recorded_text_gives_the_original_ids_and_text(shared, name, tokenizer):
-    rows = read_rows(shared / f"golden/tokenizer_{name}.jsonl")
-    assert len(rows) == 200
-    texts = [row["text"] for row in rows]
-    ids = [row["ids"] for row in rows]
-    assert ids == tokenizer(texts, add_special_tokens=False)["input_ids"]
-    assert ids == [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-    assert ids == [tokenizer.encode_text(text) for text in texts]
-    assert [row["decoded"] for row in rows] == tokenizer.batch_decode(ids)
+    rows = recorded_texts(shared, name)
+    check_recorded_texts(tokenizer, rows)
+    assert [row["ids"] for row in rows] == [tokenizer.encode_text(row["text"]) for row in rows]
 
 
 def test_special_tokens_pairs_and_left_padding_are_the_originals(tokenizer, chat):
@@ -93,7 +73,7 @@ def dialogue_of(chat):
 
 
 def test_chatglm3_dialogue_has_the_ids_of_build_chat_input(shared, chatglm3):
-    chat = json.loads((shared / "golden/chat_chatglm3-6b.json").read_text(encoding="utf-8"))
+    chat = recorded_chat(shared, "chatglm3-6b")
     history = dialogue_of(chat["chat"])
     got = chatglm3.apply_chat_template(history, add_generation_prompt=True)
     assert chat["chat"]["ids_from_chat_input"] == got["input_ids"]
@@ -105,7 +85,7 @@ def test_chatglm3_dialogue_has_the_ids_of_build_chat_input(shared, chatglm3):
 
 
 def test_chatglm3_tools_given_apart_stand_in_the_system_message(shared, chatglm3):
-    chat = json.loads((shared / "golden/chat_chatglm3-6b.json").read_text(encoding="utf-8"))
+    chat = recorded_chat(shared, "chatglm3-6b")
     system, *rest = chat["chat"]["tool_history"]
     rest.append({"role": "user", "content": "谢谢"})
     wrapped = [{"type": "function", "function": tool} for tool in system["tools"]]
@@ -118,7 +98,7 @@ def test_chatglm3_tools_given_apart_stand_in_the_system_message(shared, chatglm3
 
 def test_chatglm2_dialogue_is_encoded_in_one_piece(shared):
     tokenizer = load_tokenizer(shared / "tokenizers/chatglm2-6b")
-    chat = json.loads((shared / "golden/chat_chatglm2-6b.json").read_text(encoding="utf-8"))
+    chat = recorded_chat(shared, "chatglm2-6b")
     prompt = chat["chat"]["prompt_text"]
     turns = [part.split("\n\n") for part in prompt.split("[Round ")[1:]]
     messages = []
@@ -157,7 +137,7 @@ def test_saved_and_reloaded_is_the_same_tokenizer(shared, name, tokenizer, tmp_p
     register_tokenizers()
     again = load_tokenizer(tmp_path / "saved")
     assert type(tokenizer) is type(again)
-    texts = [row["text"] for row in read_rows(shared / f"golden/tokenizer_{name}.jsonl")]
+    texts = [row["text"] for row in recorded_texts(shared, name)]
     assert dict(tokenizer(texts, padding=True)) == dict(again(texts, padding=True))
     assert tokenizer.get_vocab() == again.get_vocab()
     again.save_pretrained(tmp_path / "twice")

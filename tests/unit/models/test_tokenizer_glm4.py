@@ -5,6 +5,7 @@ import json
 import pickle
 
 import pytest
+from recorded import check_recorded_texts, recorded_chat, recorded_texts
 from transformers import AutoTokenizer
 from vocabularies import write_ranks
 
@@ -13,29 +14,22 @@ from glmforge.models.glm.tokenization_tiktoken import ChatGLM4Tokenizer
 from glmforge.models.registration import register_models
 from glmforge.models.tokenizers import load_tokenizer, register_tokenizers
 
-
-@pytest.fixture(scope="module")
-def loaded():
-    return {}
+NAME = "glm-4-9b-chat"
 
 
 @pytest.fixture
-def original(shared, loaded):
-    if not loaded:
-        loaded["tokenizer"] = load_tokenizer(shared / "tokenizers/glm-4-9b-chat")
-    return loaded["tokenizer"]
+def original(real_tokenizer):
+    return real_tokenizer(NAME)
 
 
 @pytest.fixture
 def chat(shared):
-    return json.loads((shared / "golden/chat_glm-4-9b-chat.json").read_text(encoding="utf-8"))
+    return recorded_chat(shared, NAME)
 
 
 @pytest.fixture
 def rows(shared):
-    path = shared / "golden/tokenizer_glm-4-9b-chat.jsonl"
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        return [json.loads(line) for line in lines]
+    return recorded_texts(shared, NAME)
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +43,7 @@ def small(directory):
 
 
 def test_every_recorded_text_gives_the_original_ids_and_text(original, rows):
-    assert len(rows) == 200
-    ids = [row["ids"] for row in rows]
-    texts = [row["text"] for row in rows]
-    assert ids == original(texts, add_special_tokens=False)["input_ids"]
-    assert ids == [original.encode(text, add_special_tokens=False) for text in texts]
-    assert [row["decoded"] for row in rows] == original.batch_decode(ids)
+    check_recorded_texts(original, rows)
 
 
 def test_special_tokens_and_left_padding_are_the_originals(original, chat):
