@@ -57,7 +57,9 @@ def _words(annotation: Any, metadata: list[Any]) -> str:
         least = "non-empty " if any(isinstance(item, MinLen) for item in _flat(metadata)) else ""
         return f"a {least}list of {_plural(get_args(annotation)[0])}"
     if isinstance(annotation, type) and issubclass(annotation, Settings):
-        return f"a map {{{', '.join(annotation.model_fields)}}}"
+        fields = annotation.model_fields.items()
+        named = [f"{name}{_limits(field.annotation, field.metadata)}" for name, field in fields]
+        return f"a map {{{', '.join(named)}}}"
     if annotation is type(None):
         return "null"
     if origin is dict or annotation is dict:

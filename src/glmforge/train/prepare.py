@@ -21,7 +21,6 @@ from glmforge.distributed.zero import (
     partitioned_construction,
     partitions_announced,
 )
-from glmforge.errors import ConfigError
 from glmforge.models import family_of, load_config, load_model, load_tokenizer, new_model
 from glmforge.models.counts import usual_lora_targets
 from glmforge.models.layers import (
@@ -43,7 +42,12 @@ from glmforge.train.methods import (
     four_bit,
 )
 from glmforge.train.stops import check_stop_ids
-from glmforge.train.training_data import TrainingData, is_packed, prepare_data
+from glmforge.train.training_data import (
+    TrainingData,
+    check_max_length,
+    is_packed,
+    prepare_data,
+)
 
 Say = Callable[[str], None]
 
@@ -77,12 +81,7 @@ def plan_model(config: RunConfig) -> ModelPlan:
     """
     directory = config.model.model_name_or_path
     model_config = load_config(directory)
-    positions = getattr(model_config, "max_position_embeddings", None)
-    if positions is not None and config.data.max_length > positions:
-        raise ConfigError(
-            f"data.max_length is {config.data.max_length} tokens, but {directory} has "
-            f"{positions} positions: write data.max_length={positions} or less"
-        )
+    check_max_length(config, model_config)
     if config.method == "full":
         return ModelPlan(config=model_config, lora=None)
     empty = _empty_model(model_config)

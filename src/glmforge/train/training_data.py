@@ -201,13 +201,29 @@ def prepare_alone(config: RunConfig, *, rebuild: bool = True) -> list[Path]:
     is false.
 
     Raises:
-        ConfigError: a path that does not exist.
+        ConfigError: a path that does not exist, or rows longer than the model's positions.
         DataError: files or records that break a rule.
     """
+    check_max_length(config, load_config(config.model.model_name_or_path))
     tokenizer = load_tokenizer(config.model.model_name_or_path)
     alone = Ranks(world=World(), device=torch.device("cpu"))
     sets = prepare_sets(config, tokenizer, alone, stderr_line, rebuild=rebuild)
     return [found.directory for part in sets.values() for found in part]
+
+
+def check_max_length(config: RunConfig, model_config: Any) -> None:
+    """Refuse rows that are longer than the model has positions.
+
+    Raises:
+        ConfigError: they are.
+    """
+    directory = config.model.model_name_or_path
+    positions = getattr(model_config, "max_position_embeddings", None)
+    if positions is not None and config.data.max_length > positions:
+        raise ConfigError(
+            f"data.max_length is {config.data.max_length} tokens, but {directory} has "
+            f"{positions} positions: write data.max_length={positions} or less"
+        )
 
 
 def stderr_line(line: str) -> None:

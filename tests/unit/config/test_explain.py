@@ -30,7 +30,8 @@ def test_the_table_names_types_and_defaults_as_yaml_writes_them() -> None:
     assert rows["training.max_steps"] == ("a whole number ≥ 1, or null", "null")
     assert rows["training.gradient_accumulation_steps"] == ("a whole number ≥ 1, or auto", "auto")
     assert rows["data.train"] == (
-        "a text, or a map {path, weight}, or a non-empty list of texts or maps {path, weight}",
+        "a text, or a map {path, weight > 0}, or a non-empty list of texts or maps "
+        "{path, weight > 0}",
         "required",
     )
     assert rows["data.validation"][0] == "a text, or a non-empty list of texts, or null"

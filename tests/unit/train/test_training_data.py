@@ -97,6 +97,12 @@ def test_sets_lie_beside_the_run_directory_or_where_the_config_says(
     assert found.parent == tmp_path / "sets"
 
 
+def test_rows_longer_than_the_positions_are_not_prepared(configured: Any) -> None:
+    """As they would not be trained."""
+    with pytest.raises(ConfigError, match=r"data\.max_length is 100000 tokens.*positions"):
+        prepare_alone(configured(max_length=100_000))
+
+
 def test_a_damaged_set_is_refused_by_a_run_and_made_anew_by_data_prepare(
     configured: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
