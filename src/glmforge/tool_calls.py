@@ -17,6 +17,9 @@ TOOL_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _BLOCK = re.compile(r"^```(?:python)?\s*\n(.*?)\n?```$", re.DOTALL)
 
 
+_PLAIN = "give texts, numbers, lists and objects only"
+
+
 class BadCall(ValueError):
     """A call that has no name, or whose arguments a family cannot write; ``advice`` helps."""
 
@@ -51,7 +54,10 @@ def read_call(call: Any) -> ToolCall:
     arguments = function.get("arguments", function.get("parameters"))
     arguments = {} if arguments is None else arguments
     if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
+        try:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadCall(f"has arguments that JSON cannot write ({error})", _PLAIN) from error
     return ToolCall(name=function["name"], arguments=arguments)
 
 
@@ -135,6 +141,10 @@ def tool_fault(tool: Any) -> str:
     function = tool.get("function", tool)
     if not isinstance(function, Mapping):
         return f"has a function that is {shown(function)}, not an object"
+    try:
+        json.dumps(tool)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"holds what JSON cannot write ({error})"
     name = function.get("name")
     if name is None or name == "":
         return "has no name"
@@ -147,4 +157,4 @@ def shown(value: Any) -> str:
         return "null"
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
-    return f"{json.dumps(value)[:40]}"
+    return json.dumps(value, default=repr)[:40]

@@ -50,8 +50,8 @@ def prepare(
     workers: int = 1,
     on_error: OnError = "stop",
     rebuild: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-    say: Callable[[str], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> PreparedSet:
     """Encode files into a prepared set under ``root``, or open the one that is there.
 
@@ -84,7 +84,7 @@ def prepare(
     key = _key([(called[file], hashes[str(file)]) for file in files], tokenizer, settings, on_error)
     directory = Path(root) / key
     if (directory / MANIFEST).exists():
-        found = _opened(directory, rebuild, say or _silent)
+        found = _opened(directory, rebuild, say)
         if found is not None:
             return found
     with writing(directory):
@@ -96,15 +96,10 @@ def prepare(
     for unit, part in write_parts(units, directory, settings, make_tokenizer, workers):
         parts.append(part)
         done += unit.size
-        if progress:
-            progress(done, total)
-    if progress and done < total:  # nobody knows how much of a compressed file a record was
+        progress(done, total)
+    if done < total:  # nobody knows how much of a compressed file a record was
         progress(total, total)
     return _finish(directory, parts, hashes, settings, on_error)
-
-
-def _silent(line: str) -> None:
-    """Tell nobody."""
 
 
 def _opened(directory: Path, rebuild: bool, say: Callable[[str], None]) -> PreparedSet | None:

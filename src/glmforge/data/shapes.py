@@ -286,7 +286,14 @@ def _tool_step(
     yield _call(item, number, train)
     result = item["observation"]
     if not isinstance(result, str):
-        result = json.dumps(result, ensure_ascii=False)
+        try:
+            result = json.dumps(result, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Unreadable(
+                "not-text",
+                f"the observation of message {number} holds what JSON cannot write ({error})",
+                "write it as text",
+            ) from error
     yield Message(role="observation", content=result)
 
 

@@ -5,7 +5,7 @@ its own chat template. ``encode_conversation`` and ``encode_rows`` are the plain
 the package: what they return is exactly what training uses (labels unshifted, -100 untrained).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from glmforge.data import role_templates, round_templates
@@ -30,6 +30,7 @@ from glmforge.data.shapes import (
     read_messages,
 )
 from glmforge.errors import DataError
+from glmforge.tool_calls import shown
 
 LABELS: tuple[Labels, ...] = ("all_turns", "last_turn", "official")
 Messages = Sequence[Message] | Sequence[Mapping[str, Any]]
@@ -66,15 +67,25 @@ def conversation_of(
         DataError: a message cannot be read, or tools in two places differ.
     """
     try:
+        messages = _listed(messages)
         own = [message for message in messages if isinstance(message, Message)]
         if len(own) < len(messages):
-            own = read_messages(list(messages), "messages", ShapeOptions())
+            own = read_messages(messages, "messages", ShapeOptions())
             carried = [m.get("tools") for m in messages if isinstance(m, Mapping)]
             tools = agreed_tools([tools, *carried])
         return read_dialogue(own, tools, source)
     except Unreadable as error:
         problem = Problem(source=source, rule=error.rule, text=error.text, advice=error.advice)
         raise DataError(str(problem)) from error
+
+
+def _listed(messages: Any) -> list[Any]:
+    """Messages as a list, whatever they came in."""
+    if isinstance(messages, Iterable) and not isinstance(messages, str | bytes | Mapping):
+        return list(messages)
+    raise Unreadable(
+        "not-a-list", f"messages is {shown(messages)}, not a list", "give a list of messages"
+    )
 
 
 def trained_flags(conversation: Conversation, labels: Labels) -> list[bool]:

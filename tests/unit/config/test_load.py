@@ -140,10 +140,7 @@ def test_an_unknown_key_near_to_nothing_lists_the_known_ones(problems: Problems)
         ("training.learning_rate='1e-4'", "training.learning_rate is '1e-4' (a text): expected a"),
         ("data.packing=1", "data.packing is 1 (a whole number): expected true or false"),
         ("data.train=3", "data.train is 3 (a whole number): expected a text, or a map {path, wei"),
-        (
-            "data.train=[]",
-            "data.train is [] (a list): expected a text, or a map {path, weight > 0}, o",
-        ),
+        ("data.train=[]", "data.train is [] (a list): expected a text, or a map {path, weight >"),
         ("data.train=[{path: a, wieght: 2}]", "data.train is [{'path': 'a', 'wieght': 2}] (a lis"),
         ("data.train={path: a, weight: 0}", "data.train is {'path': 'a', 'weight': 0} (a map): ex"),
         ("data.validation_size=1.0", "data.validation_size is 1.0 (a number): expected a whole n"),

@@ -1,6 +1,8 @@
 """What is no dialogue file, or half of one, ends in a sentence that says what to do: no hang, no
 text trained by mistake."""
 
+import datetime
+import decimal
 import gzip
 import io
 import json
@@ -10,9 +12,11 @@ import sqlite3
 import tarfile
 import zipfile
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from glmforge.data import Problem
+from glmforge.data import Problem, encode_conversation, encode_rows
 from glmforge.data.files import data_files
 from glmforge.data.preparing import PrepareSettings, prepare
 from glmforge.data.quality import examine
@@ -150,3 +154,41 @@ def test_a_report_without_rows_has_no_bars(stub, tmp_path):
     text = "\n".join(report_lines(examine(iterate(path, ReadOptions()), tokenizer=stub["glm4"])))
     assert "█" not in text
     assert "0 rows kept" in text
+
+
+NOW = datetime.datetime(2020, 1, 1)
+ASK = {"role": "user", "content": "q"}
+CALL = {"name": "f", "arguments": {"d": NOW}}
+STEP = {"role": "tool", "content": "", "name": "f", "parameters": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        ({"query": "q", "response": b"\xff"}, "not-text"),
+        ({"query": "q", "response": NOW}, "not-text"),
+        ({"query": "q", "response": decimal.Decimal("1.5")}, "not-text"),
+        ({"query": "q", "response": "a", "tools": [{"name": "f", "d": NOW}]}, "bad-tools"),
+        ({"messages": [{"role": NOW, "content": "q"}]}, "unknown-role"),
+        ({"messages": [{**ASK, "tool_calls": None}, {**ASK, "role": "assistant", "content": "",
+                                                    "tool_calls": [CALL]}]}, "bad-call"),
+        ({"messages": [{**STEP, "observation": {"d": NOW}}]}, "not-text"),
+    ],
+)  # fmt: skip
+def test_values_that_are_no_json_are_faults_not_tracebacks(tmp_path, value, rule):
+    """Tables may hold bytes, dates and decimals, in any place."""
+    pq.write_table(pa.Table.from_pylist([value]), tmp_path / "a.parquet")
+    (problem,) = iterate(tmp_path / "a.parquet", ReadOptions())
+    assert problem.rule == rule
+
+
+@pytest.mark.parametrize("messages", [None, 5, "text", {"role": "user"}, b"x"])
+def test_messages_that_are_no_list_are_refused_in_python_too(stub, messages):
+    for encode in (encode_rows, encode_conversation):
+        with pytest.raises(DataError, match=r"messages is .*, not a list"):
+            encode(messages, stub["glm4"])
+
+
+def test_messages_may_come_one_by_one(stub):
+    dialogue = [ASK, {"role": "assistant", "content": "a"}]
+    assert encode_rows(iter(dialogue), stub["glm4"]) == encode_rows(dialogue, stub["glm4"])

@@ -220,7 +220,7 @@ def test_parts_that_were_finished_before_an_interruption_are_used_again(
         if done > total / 2:
             raise StoppedError
 
-    def make(progress=None):
+    def make(progress=lambda done, total: None):
         return prepare(
             train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS, progress=progress
         )
