@@ -55,11 +55,15 @@ def conclude(
     if first.text:
         say(first.text)
     words = f"rank {first.rank} of {total} {ending_in_words(first.code)}"
+    host = socket.gethostname()
     if first.code in PASSED_ON:
         if not first.text and first.code != STOPPED:
             say(f"launch: {words}")
+        if first.rank != 0 and first.code not in (STOPPED, INTERRUPTED) and not _has_end(record):
+            # Rank 0 writes its own failures down; of this one it knows nothing.
+            lines = first.text.splitlines()
+            _record(record, rank=first.rank, code=first.code, host=host, words=words, lines=lines)
         return first.code
-    host = socket.gethostname()
     speaker, lines = (first.rank, []) if first.text else _last_words(ranks, first.rank)
     _record(
         record, rank=first.rank, code=first.code, host=host, words=words, lines=lines, of=speaker
@@ -140,6 +144,10 @@ def first_failure(ranks: Sequence[RankProcess], reports: Mapping[int, Report]) -
         if item.rank in reports or (item.code and not item.ended_by_us)
     ]
     return min(failures, key=lambda report: (urgency(report.code), report.time_ns), default=None)
+
+
+def _has_end(directory: Path | None) -> bool:
+    return directory is not None and (directory / "final.json").is_file()
 
 
 def _record(

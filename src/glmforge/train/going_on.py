@@ -97,6 +97,8 @@ def resume_into(
         seed=config.training.seed,
     )
     say(f"resumed {found.start.path} after step {progress.step}")
+    if ranks.is_main:
+        rundir.forget_end(directory)
     if not found.changes:
         return progress
     progress.ended_early = False
@@ -104,16 +106,6 @@ def resume_into(
         say(f"changed: {change.sentence()}")
     if ranks.is_main:
         note_changes(directory, found.changes, progress.step)
-        rundir.write_final(
-            directory,
-            {
-                "status": "running",
-                "why": f"went on with changes after step {progress.step}: changes.jsonl",
-                "step": progress.step,
-                "total_steps": planned.total_steps,
-                "best_step": progress.best_step,
-            },
-        )
         rundir.write_run_files(
             directory,
             config_yaml=config.to_yaml(),

@@ -3,8 +3,10 @@
 Reads and hashes; changes nothing. Runs of this program and of transformers' Trainer alike.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from glmforge.config.paths import holds_run
 from glmforge.errors import CheckpointError
@@ -66,13 +68,16 @@ def _is_run(directory: Path) -> bool:
     return (directory / "config.yaml").is_file() or (directory / "checkpoints").is_dir()
 
 
+def _ending(final: Mapping[str, Any]) -> str:
+    """Put final.json into words; the launcher, which writes it of a dead rank, knows no step."""
+    if "step" not in final:
+        return f"{final['status']}: {final['problem']}"
+    return f"{final['status']}: step {final['step']} of {final['total_steps']}"
+
+
 def _own_run(directory: Path) -> RunFacts:
     final = read_final(directory)
-    lines = [
-        "no final.json: it is running, or was killed"
-        if final is None
-        else f"{final['status']}: step {final['step']} of {final['total_steps']}"
-    ]
+    lines = ["no final.json: it is running, or was killed" if final is None else _ending(final)]
     newest = None
     for path in sorted((directory / "checkpoints").glob("*"), reverse=True):
         if not path.is_dir():

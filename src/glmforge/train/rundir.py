@@ -128,6 +128,11 @@ def read_final(directory: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
+def forget_end(directory: Path) -> None:
+    """Remove final.json: the run goes on, and has not ended until it is written again."""
+    (directory / "final.json").unlink(missing_ok=True)
+
+
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Replace a JSON file in one move."""
     write_pointer(path, json.dumps(values, ensure_ascii=False, indent=1))

@@ -72,6 +72,21 @@ def test_a_rank_that_ends_without_a_word_is_named(
     assert "launch: rank 1 of 2 ended with exit status 1\n" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_a_rank_other_than_0_ended_of_is_written_down(
+    impatient: None, tmp_path: Path, rank: int
+) -> None:
+    """Out of memory on one card: rank 0 waits for it and never learns why. Its own it writes."""
+    (tmp_path / "config.yaml").write_text("method: lora\n")
+    programs = [WAIT, WAIT]
+    programs[rank] = "sys.exit(1)"
+    assert ranks(*programs, record=tmp_path) == 1
+    assert (tmp_path / "final.json").exists() == (rank == 1)
+    if rank == 1:
+        final = json.loads((tmp_path / "final.json").read_text())
+        assert (final["status"], final["rank"], final["code"]) == ("failed", 1, 1)
+
+
 def test_a_killed_rank_is_named_with_its_signal_and_ends_the_others(impatient: None) -> None:
     begin = time.monotonic()
     with pytest.raises(RankFailed) as caught:

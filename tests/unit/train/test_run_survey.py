@@ -35,6 +35,9 @@ def test_a_run_lists_its_checkpoints_newest_first(tmp_path):
     end = {"status": "complete", "step": 6, "total_steps": 6}
     (tmp_path / "final.json").write_text(json.dumps(end))
     assert run_facts(tmp_path).lines[0] == "complete: step 6 of 6"
+    end = {"status": "failed", "rank": 1, "problem": "rank 1 of 2 died of signal 9 (SIGKILL)"}
+    (tmp_path / "final.json").write_text(json.dumps(end))
+    assert run_facts(tmp_path).lines[0] == "failed: rank 1 of 2 died of signal 9 (SIGKILL)"
 
 
 def test_single_checkpoints_and_other_directories(tmp_path):
