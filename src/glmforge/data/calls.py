@@ -42,6 +42,8 @@ def marked_calls(
         message = marked[index]
         if message.role != "assistant" or message.arguments is not None:
             continue
+        if not _may_hold_call(message.content):
+            continue
         if message.name:
             marked[index] = _with_arguments(message)
             continue
@@ -55,8 +57,15 @@ def marked_calls(
     return tuple(marked)
 
 
+def _may_hold_call(text: str) -> bool:
+    """A quick look that spares most texts the others."""
+    return "{" in text or "tool_call(" in text
+
+
 def call_in(text: str) -> tuple[ToolCall | None, bool]:
     """The call that a text is exactly, if any; and whether the tool's name has its own line."""
+    if not _may_hold_call(text):
+        return None, False
     if text.lstrip().startswith("{"):
         try:
             value = json.loads(text)
@@ -99,7 +108,9 @@ def call_findings(
         if message.role != "assistant":
             continue
         if not message.is_call:
-            yield from _text_findings(messages, number, _names(tools))
+            awaited = number < len(messages) and messages[number].role == "observation"
+            if tools or awaited or _may_hold_call(message.content):
+                yield from _text_findings(messages, number, _names(tools))
             continue
         text = _called_with(message, tools)
         if text is not None and not is_json_object(text):
@@ -122,13 +133,13 @@ def _text_findings(messages: Sequence[Message], number: int, names: set[str]) ->
     """Warnings about an assistant text (message ``number``, from 1) that may be meant as a call."""
     content, following = messages[number - 1].content, messages[number : number + 1]
     call, _ = call_in(content)
-    first_line = content.strip().partition("\n")[0].strip()
+    first_line = content.strip().partition("\n")[0].strip() if names else ""
     text = ""
     advice = f'write the call as "tool_calls": {_CALL_SHAPE}'
     if call is not None:
         text = f"message {number} (assistant) reads like a call of {call.name!r}"
         advice += ", or list the tool in the record's tools, if it is one"
-    elif first_line in names:
+    elif first_line and first_line in names:
         text = f"message {number} (assistant) begins with the tool's name {first_line!r}"
     elif following and following[0].role == "observation":
         text = f"message {number} (assistant), which a tool's result follows, is no call"

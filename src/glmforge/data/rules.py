@@ -131,7 +131,7 @@ def _text_findings(message: Message, where: str) -> Iterator[Finding]:
     yield from _surrogate_findings(message.name, f"the name in {where}")
     if _SUSPICIOUS.search(message.reasoning):
         yield from _character_findings(message.reasoning, f"the reasoning of {where}")
-    if not message.is_call and _INVISIBLE.fullmatch(text):
+    if not message.is_call and (not text or _INVISIBLE.fullmatch(text)):
         yield from _empty_finding(message, where)
         return
     if _SUSPICIOUS.search(text):

@@ -87,7 +87,10 @@ def read_messages(value: Any, name: str, options: ShapeOptions) -> list[Message]
                 f"message {number} is {shown(item)}, not an object",
                 'write {"role": ..., "content": ...}',
             )
-        messages.extend(_with_reasoning(item, _read_message(item, number, options), number))
+        found = _read_message(item, number, options)
+        if item.get("reasoning_content") is not None:
+            found = _with_reasoning(item, found, number)
+        messages.extend(found)
     return messages
 
 
@@ -99,8 +102,9 @@ def _read_message(item: Mapping[str, Any], number: int, options: ShapeOptions) -
         yield from _tool_step(item, number, train, options)
         return
     key = "value" if "value" in item and "content" not in item else "content"
-    _refuse_foreign(item, key, role, number)
     calls = calls_of(item)
+    if calls or item.get("reasoning_content") or not isinstance(item.get(key), str):
+        _refuse_foreign(item, key, role, number)
     if calls:
         yield from _openai_calls(item, key, calls, number, train, options)
         return
