@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -123,46 +124,6 @@ def outcome(directory: Path) -> dict[str, object]:
     }
 
 
-def stage_0(scratch: Path) -> object:
-    return run(scratch, "run", stage=0)
-
-
-def stage_1(scratch: Path) -> object:
-    return run(scratch, "run", stage=1)
-
-
-def stage_2(scratch: Path) -> object:
-    return run(scratch, "run", stage=2, logging_steps=2)
-
-
-def stage_3(scratch: Path) -> object:
-    return run(scratch, "run", stage=3)
-
-
-def micro_2(scratch: Path) -> object:
-    return run(scratch, "run", micro=2)
-
-
-def micro_4(scratch: Path) -> object:
-    return run(scratch, "run", micro=4)
-
-
-def unpacked_rows(scratch: Path) -> object:
-    return run(scratch, "run", packing=False)
-
-
-def lora_stage_0(scratch: Path) -> object:
-    return run(scratch, "run", method="lora", stage=0)
-
-
-def lora_stage_2(scratch: Path) -> object:
-    return run(scratch, "run", method="lora", stage=2)
-
-
-def lora_stage_3(scratch: Path) -> object:
-    return run(scratch, "run", method="lora", stage=3)
-
-
 def _interrupted(scratch: Path, **kwargs: object) -> object:
     """A straight run, and a copy of it cut back to step 2 and resumed."""
     straight = run(scratch, "straight", save_steps=2, save_total_limit=9, **kwargs)
@@ -220,26 +181,6 @@ def stopped_by_a_signal(scratch: Path) -> object:
     }
 
 
-def resume_full_1(scratch: Path) -> object:
-    return _interrupted(scratch, stage=1)
-
-
-def resume_full_2(scratch: Path) -> object:
-    return _interrupted(scratch, stage=2)
-
-
-def resume_full_3(scratch: Path) -> object:
-    return _interrupted(scratch, stage=3)
-
-
-def resume_lora_2(scratch: Path) -> object:
-    return _interrupted(scratch, stage=2, method="lora")
-
-
-def resume_lora_3(scratch: Path) -> object:
-    return _interrupted(scratch, stage=3, method="lora")
-
-
 def _elsewhere(scratch: Path, source: str, **kwargs: object) -> object:
     """Go on, on this number of ranks, from step 2 of a run that the other number made."""
     other = scratch.parent.parent / f"ranks{3 - dist.get_world_size()}" / source / "straight"
@@ -256,26 +197,6 @@ def _elsewhere(scratch: Path, source: str, **kwargs: object) -> object:
     resumed = run(scratch, "cut", resume="auto", save_steps=2, save_total_limit=9, **kwargs)
     left = [path.name for path in (cut / "checkpoints").glob(".*")]
     return {"straight": outcome(other), "resumed": resumed, "left": left}
-
-
-def elastic_full_1(scratch: Path) -> object:
-    return _elsewhere(scratch, "resume_full_1", stage=1)
-
-
-def elastic_full_2(scratch: Path) -> object:
-    return _elsewhere(scratch, "resume_full_2", stage=2)
-
-
-def elastic_full_3(scratch: Path) -> object:
-    return _elsewhere(scratch, "resume_full_3", stage=3)
-
-
-def elastic_lora_2(scratch: Path) -> object:
-    return _elsewhere(scratch, "resume_lora_2", stage=2, method="lora")
-
-
-def elastic_lora_3(scratch: Path) -> object:
-    return _elsewhere(scratch, "resume_lora_3", stage=3, method="lora")
 
 
 def _poisoned(scratch: Path, share: float) -> dict[str, object]:
@@ -389,3 +310,27 @@ def only_lost_steps(scratch: Path) -> object:
     except TrainingError as error:
         return {"message": str(error), **outcome(scratch / "run")}
     return {"message": ""}
+
+
+_RESUMED = (("full", 1), ("full", 2), ("full", 3), ("lora", 2), ("lora", 3))
+CASES = {
+    **{f"stage_{stage}": partial(run, name="run", stage=stage) for stage in (0, 1, 3)},
+    "stage_2": partial(run, name="run", stage=2, logging_steps=2),
+    **{f"micro_{micro}": partial(run, name="run", micro=micro) for micro in (2, 4)},
+    "unpacked_rows": partial(run, name="run", packing=False),
+    **{
+        f"lora_stage_{stage}": partial(run, name="run", method="lora", stage=stage)
+        for stage in (0, 2, 3)
+    },
+    **{
+        f"resume_{method}_{stage}": partial(_interrupted, method=method, stage=stage)
+        for method, stage in _RESUMED
+    },
+    **{
+        f"elastic_{method}_{stage}": partial(
+            _elsewhere, source=f"resume_{method}_{stage}", method=method, stage=stage
+        )
+        for method, stage in _RESUMED
+    },
+}
+"""Cases that differ by their arguments; the others are the functions without an underscore."""

@@ -4,6 +4,7 @@
 tied weight and frozen weights; `glm_...` cases train a tiny ChatGLM3, whole or with LoRA.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,53 +115,10 @@ def _glm(scratch: Path, stage: int, *, lora: bool, dtype: str = "fp32") -> objec
     return {"directory": str(scratch), "base": str(source)}
 
 
-def shards_0(scratch: Path) -> object:
-    return _odd(scratch, 0)
-
-
-def shards_1(scratch: Path) -> object:
-    return _odd(scratch, 1)
-
-
-def shards_2(scratch: Path) -> object:
-    return _odd(scratch, 2)
-
-
-def shards_3(scratch: Path) -> object:
-    return _odd(scratch, 3)
-
-
-def shards_1_bf16(scratch: Path) -> object:
-    return _odd(scratch, 1, "bf16")
-
-
-def shards_2_bf16(scratch: Path) -> object:
-    return _odd(scratch, 2, "bf16")
-
-
-def shards_3_bf16(scratch: Path) -> object:
-    return _odd(scratch, 3, "bf16")
-
-
-def glm_full_1(scratch: Path) -> object:
-    return _glm(scratch, 1, lora=False)
-
-
-def glm_full_2(scratch: Path) -> object:
-    return _glm(scratch, 2, lora=False)
-
-
-def glm_full_3(scratch: Path) -> object:
-    return _glm(scratch, 3, lora=False)
-
-
-def glm_lora_1(scratch: Path) -> object:
-    return _glm(scratch, 1, lora=True)
-
-
-def glm_lora_2(scratch: Path) -> object:
-    return _glm(scratch, 2, lora=True)
-
-
-def glm_lora_3(scratch: Path) -> object:
-    return _glm(scratch, 3, lora=True)
+_STAGES = (1, 2, 3)
+CASES = {
+    **{f"shards_{stage}": partial(_odd, stage=stage) for stage in range(4)},
+    **{f"shards_{stage}_bf16": partial(_odd, stage=stage, dtype="bf16") for stage in _STAGES},
+    **{f"glm_full_{stage}": partial(_glm, stage=stage, lora=False) for stage in _STAGES},
+    **{f"glm_lora_{stage}": partial(_glm, stage=stage, lora=True) for stage in _STAGES},
+}

@@ -1,6 +1,7 @@
 """Runs whose evaluations are looked at: few rows, references, early stopping, plain text."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
@@ -27,22 +28,6 @@ def _rows(scratch: Path, count: int, stage: int, **data: object) -> object:
     except KeyError:  # `outcome` of a run without a validation loss
         found = {}
     return {**found, "evaluations": evaluations(scratch)}
-
-
-def held_out_0(scratch: Path) -> object:
-    return _rows(scratch, 0, 3)
-
-
-def held_out_1(scratch: Path) -> object:
-    return _rows(scratch, 1, 3)
-
-
-def held_out_3(scratch: Path) -> object:
-    return _rows(scratch, 3, 3)
-
-
-def held_out_3_single(scratch: Path) -> object:
-    return _rows(scratch, 3, 2, packing=False)
 
 
 def early_stop(scratch: Path) -> object:
@@ -82,3 +67,10 @@ def plain_text(scratch: Path) -> object:
     data = {"train": str(path), "validation": str(path)}
     found = train(scratch, method="full", data=data, generation=VALIDATION_PROMPTS)
     return {**found, "evaluations": evaluations(scratch)}
+
+
+CASES = {
+    **{f"held_out_{count}": partial(_rows, count=count, stage=3) for count in (0, 1, 3)},
+    "held_out_3_single": partial(_rows, count=3, stage=2, packing=False),
+}
+"""Cases that differ by their arguments; the others are the functions without an underscore."""

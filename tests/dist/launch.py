@@ -3,14 +3,16 @@
 Many cases share a launch, and all launches share the seven seconds in which torch, DeepSpeed and
 glmforge are imported. A request is a line of JSON on standard input: ``{"ranks": 2, "out": DIR,
 "names": [CASE, ...]}``; the answer is ``0`` or ``1`` on a line of standard output. Each case is a
-function of one of the `*cases.py` here; it takes a scratch directory and returns plain values.
-Rank 0 writes them to OUT/CASE.json, a failure writes its traceback to OUT/CASE.rankN.error.
+function of one of the `*cases.py` here, or a row of its CASES; it takes a scratch directory and
+returns plain values. Rank 0 writes them to OUT/CASE.json, a failure its traceback to
+OUT/CASE.rankN.error.
 """
 
 import functools
 import gc
 import importlib
 import json
+import operator
 import os
 import signal
 import socket
@@ -31,7 +33,9 @@ def cases() -> dict[str, object]:
     """Every case by its name."""
     files = sorted(Path(__file__).parent.glob("*cases.py"))
     modules = [importlib.import_module(file.stem) for file in files]
-    return {name: value for module in modules for name, value in vars(module).items()}
+    functions = {name: value for module in modules for name, value in vars(module).items()}
+    tables = (getattr(module, "CASES", {}) for module in modules)
+    return functools.reduce(operator.or_, tables, functions)
 
 
 def run_cases(known: dict[str, object], out: Path, names: list[str]) -> None:

@@ -3,6 +3,7 @@
 `train` is a run with any section of the config changed; the cases say what is changed.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,43 +55,12 @@ def train(
 
 
 DORA = {"use_dora": True, "use_rslora": True, "loraplus_lr_ratio": 8.0}
-
-
-def dora_stage_0(scratch: Path) -> object:
-    return train(scratch, stage=0, lora=DORA)
-
-
-def dora_stage_2(scratch: Path) -> object:
-    return train(scratch, stage=2, lora=DORA)
-
-
-def dora_stage_3(scratch: Path) -> object:
-    return train(scratch, stage=3, lora=DORA)
-
-
-def loraplus_stage_2(scratch: Path) -> object:
-    return train(scratch, stage=2, lora={"loraplus_lr_ratio": 8.0})
-
-
-def loraplus_stage_3(scratch: Path) -> object:
-    return train(scratch, stage=3, lora={"loraplus_lr_ratio": 8.0})
-
-
-def plain_lora(scratch: Path) -> object:
-    return train(scratch)
-
-
-def freeze_stage_0(scratch: Path) -> object:
-    return train(scratch, stage=0, method="freeze", freeze={"num_trainable_layers": 1})
-
-
-def freeze_stage_2(scratch: Path) -> object:
-    return train(scratch, stage=2, method="freeze", freeze={"num_trainable_layers": 1})
+LAST_LAYER = {"num_trainable_layers": 1}
 
 
 def freeze_stage_3(scratch: Path) -> object:
     """Also: which weights of the finished model differ from the base's."""
-    found = train(scratch, stage=3, method="freeze", freeze={"num_trainable_layers": 1})
+    found = train(scratch, stage=3, method="freeze", freeze=LAST_LAYER)
     before, after = (
         load_file(scratch / place / "model.safetensors") for place in ("tiny", "run/model")
     )
@@ -98,40 +68,10 @@ def freeze_stage_3(scratch: Path) -> object:
     return {**found, "changed": sorted(changed), "names": sorted(before)}
 
 
-def resume_freeze_3(scratch: Path) -> object:
-    return _interrupted(scratch, stage=3, method="freeze")
-
-
 def _offloaded(scratch: Path, stage: int, **zero: dict[str, str]) -> object:
     small = SMALL_SHARDS if stage == 3 else {}
     sections = {"deepspeed": {"zero_optimization": {"stage": stage, **small, **zero}}}
     return train(scratch, method="full", **sections)
-
-
-def offload_optimizer_2(scratch: Path) -> object:
-    return _offloaded(scratch, 2, offload_optimizer={"device": "cpu"})
-
-
-def offload_optimizer_3(scratch: Path) -> object:
-    return _offloaded(scratch, 3, offload_optimizer={"device": "cpu"})
-
-
-def offload_both_3(scratch: Path) -> object:
-    return _offloaded(
-        scratch, 3, offload_optimizer={"device": "cpu"}, offload_param={"device": "cpu"}
-    )
-
-
-def offload_param_3(scratch: Path) -> object:
-    return _offloaded(scratch, 3, offload_param={"device": "cpu"})
-
-
-def full_stage_2(scratch: Path) -> object:
-    return train(scratch, stage=2, method="full")
-
-
-def every_second_layer(scratch: Path) -> object:
-    return train(scratch, method="full", training={"gradient_checkpointing": 2})
 
 
 def stable_then_down(scratch: Path) -> object:
@@ -145,47 +85,15 @@ def stable_then_down(scratch: Path) -> object:
     return train(scratch, method="full", training=training)
 
 
-def resume_noisy(scratch: Path) -> object:
-    return _interrupted(scratch, stage=2, neftune_noise_alpha=5.0)
-
-
 def _single_rows(scratch: Path, stage: int) -> object:
     """What the oracle trains too: one dialogue a row, full parameters."""
     return train(scratch, stage=stage, method="full", data={"packing": False})
-
-
-def single_rows_0(scratch: Path) -> object:
-    return _single_rows(scratch, 0)
-
-
-def single_rows_1(scratch: Path) -> object:
-    return _single_rows(scratch, 1)
-
-
-def single_rows_2(scratch: Path) -> object:
-    return _single_rows(scratch, 2)
-
-
-def single_rows_3(scratch: Path) -> object:
-    return _single_rows(scratch, 3)
 
 
 def _whole_set(scratch: Path, *, packing: bool, stage: int) -> object:
     """Every step trains all dialogues, so that both layouts see the same ones."""
     sections = {"data": {"packing": packing}, "training": {"gradient_accumulation_steps": 12}}
     return train(scratch, method="full", stage=stage, **sections)
-
-
-def whole_set_packed(scratch: Path) -> object:
-    return _whole_set(scratch, packing=True, stage=2)
-
-
-def whole_set_packed_3(scratch: Path) -> object:
-    return _whole_set(scratch, packing=True, stage=3)
-
-
-def whole_set_single(scratch: Path) -> object:
-    return _whole_set(scratch, packing=False, stage=2)
 
 
 def shortened(scratch: Path, name: str, count: int) -> str:
@@ -210,13 +118,30 @@ def _one_dialogue(scratch: Path, stage: int) -> object:
     return train(scratch, method="full", stage=stage, data=data)
 
 
-def one_dialogue_0(scratch: Path) -> object:
-    return _one_dialogue(scratch, 0)
-
-
-def one_dialogue_2(scratch: Path) -> object:
-    return _one_dialogue(scratch, 2)
-
-
-def one_dialogue_3(scratch: Path) -> object:
-    return _one_dialogue(scratch, 3)
+_CPU = {"device": "cpu"}
+CASES = {
+    "plain_lora": train,
+    **{f"dora_stage_{stage}": partial(train, stage=stage, lora=DORA) for stage in (0, 2, 3)},
+    **{
+        f"loraplus_stage_{stage}": partial(train, stage=stage, lora={"loraplus_lr_ratio": 8.0})
+        for stage in (2, 3)
+    },
+    **{
+        f"freeze_stage_{stage}": partial(train, stage=stage, method="freeze", freeze=LAST_LAYER)
+        for stage in (0, 2)
+    },
+    "resume_freeze_3": partial(_interrupted, stage=3, method="freeze"),
+    "resume_noisy": partial(_interrupted, stage=2, neftune_noise_alpha=5.0),
+    "offload_optimizer_2": partial(_offloaded, stage=2, offload_optimizer=_CPU),
+    "offload_optimizer_3": partial(_offloaded, stage=3, offload_optimizer=_CPU),
+    "offload_both_3": partial(_offloaded, stage=3, offload_optimizer=_CPU, offload_param=_CPU),
+    "offload_param_3": partial(_offloaded, stage=3, offload_param=_CPU),
+    "full_stage_2": partial(train, stage=2, method="full"),
+    "every_second_layer": partial(train, method="full", training={"gradient_checkpointing": 2}),
+    **{f"single_rows_{stage}": partial(_single_rows, stage=stage) for stage in range(4)},
+    "whole_set_packed": partial(_whole_set, packing=True, stage=2),
+    "whole_set_packed_3": partial(_whole_set, packing=True, stage=3),
+    "whole_set_single": partial(_whole_set, packing=False, stage=2),
+    **{f"one_dialogue_{stage}": partial(_one_dialogue, stage=stage) for stage in (0, 2, 3)},
+}
+"""Cases that differ by their arguments; the others are the functions without an underscore."""

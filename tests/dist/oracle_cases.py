@@ -5,6 +5,7 @@ rows of a step, their layout (one dialogue a row, padded), the loss (from whole 
 schedule and optimizer are written out here, in the most direct way.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -93,9 +94,4 @@ def _train(scratch: Path, kind: str) -> dict[str, list[float]]:
     return {"loss": losses, "grad_norm": norms}
 
 
-def oracle_ddp(scratch: Path) -> object:
-    return _train(scratch, "ddp")
-
-
-def oracle_fsdp2(scratch: Path) -> object:
-    return _train(scratch, "fsdp2")
+CASES = {f"oracle_{kind}": partial(_train, kind=kind) for kind in ("ddp", "fsdp2")}

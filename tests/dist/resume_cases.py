@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -91,22 +92,6 @@ def _started_from(scratch: Path, stage: int, method: str) -> object:
     dist.barrier()
     found["again"] = run(scratch, "middle", max_steps=2, resume="auto", **kwargs)["eval"]
     return found
-
-
-def init_lora_2(scratch: Path) -> object:
-    return _started_from(scratch, 2, "lora")
-
-
-def init_lora_3(scratch: Path) -> object:
-    return _started_from(scratch, 3, "lora")
-
-
-def init_full_2(scratch: Path) -> object:
-    return _started_from(scratch, 2, "full")
-
-
-def init_full_3(scratch: Path) -> object:
-    return _started_from(scratch, 3, "full")
 
 
 def init_refusals(scratch: Path) -> object:
@@ -247,9 +232,13 @@ def _background(scratch: Path, **kwargs: object) -> object:
     return found
 
 
-def background_full_3(scratch: Path) -> object:
-    return _background(scratch, stage=3)
-
-
-def background_lora_2(scratch: Path) -> object:
-    return _background(scratch, stage=2, method="lora")
+CASES = {
+    **{
+        f"init_{method}_{stage}": partial(_started_from, stage=stage, method=method)
+        for method in ("lora", "full")
+        for stage in (2, 3)
+    },
+    "background_full_3": partial(_background, stage=3),
+    "background_lora_2": partial(_background, stage=2, method="lora"),
+}
+"""Cases that differ by their arguments; the others are the functions without an underscore."""
