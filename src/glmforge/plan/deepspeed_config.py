@@ -131,14 +131,18 @@ def bucket_warnings(config: Mapping[str, Any], card_gib: float) -> list[str]:
     return said
 
 
-def _is_automatic(key: str, block: Any) -> bool:
-    """Whether a block made for the Trainer leaves every value to the program ("auto")."""
-    if not isinstance(block, Mapping) or not isinstance(block.get("params", {}), Mapping):
+def is_automatic(key: str, block: Any) -> bool:
+    """Whether a block made for the Trainer leaves every value to the program ("auto").
+
+    Without values it is a user's own: DeepSpeed would build it with its own defaults.
+    """
+    if not isinstance(block, Mapping) or not isinstance(block.get("params"), Mapping):
         return False
     kind = str(block.get("type", "auto")).lower()
     known = (*(_OPTIMIZERS if key == "optimizer" else _SCHEDULERS), "auto")
-    values = block.get("params", {}).values()
-    return kind in known and set(block) <= {"type", "params"} and all(v == "auto" for v in values)
+    values = block["params"].values()
+    written = any(value != "auto" for value in values)
+    return kind in known and set(block) <= {"type", "params"} and bool(values) and not written
 
 
 def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
@@ -178,7 +182,7 @@ def _conflicts(user: Mapping[str, Any], settings: EngineSettings) -> list[str]:
                 f"place (leave it out of deepspeed, or write {name}={value})"
             )
     for key in ("optimizer", "scheduler"):
-        if key in user and user[key] != "auto" and not _is_automatic(key, user[key]):
+        if key in user and user[key] != "auto" and not is_automatic(key, user[key]):
             problems.append(
                 f"deepspeed.{key} would be a second {key}: this program builds it from the "
                 "training section (learning_rate, weight_decay, lr_scheduler_type, ...); remove it"

@@ -126,8 +126,23 @@ def test_a_file_is_read_and_named_when_it_is_not_json(tmp_path):
 def test_a_trainers_optimizer_and_scheduler_of_autos_are_the_runs_own():
     """They say what happens anyway; one written value makes a second optimizer."""
     block = {"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}}
-    config = write_config(settings(), {"optimizer": block, "scheduler": {"type": "WarmupLR"}})
+    warmup = {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}
+    config = write_config(settings(), {"optimizer": block, "scheduler": warmup})
     assert "optimizer" not in config
     assert "scheduler" not in config
     written = {"type": "AdamW", "params": {"lr": 1e-4, "betas": "auto"}}
     assert "second optimizer" in problems_of({"optimizer": written})[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "block"),
+    [
+        ("optimizer", {"type": "Adam"}),
+        ("optimizer", {"type": "AdamW", "params": {}}),
+        ("scheduler", {"type": "WarmupLR"}),
+        ("scheduler", {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}),
+    ],
+)
+def test_an_optimizer_or_scheduler_of_the_users_own_is_refused(key, block):
+    """With values or without: DeepSpeed's defaults are not this run's, and none is dropped."""
+    assert f"deepspeed.{key} would be a second {key}" in problems_of({key: block})[0]
