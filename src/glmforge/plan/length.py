@@ -57,25 +57,39 @@ def run_length(config: RunConfig, facts: DataFacts, sizes: BatchSizes) -> RunLen
     )
 
 
+def evaluations(config: RunConfig, length: RunLength) -> set[int]:
+    """Return the steps whose evaluation may be the best so far, and is a checkpoint then.
+
+    Every epoch's end, the last step, and every eval_steps; none where the metric is not measured.
+    """
+    training, total = config.training, length.total_steps
+    if not _has_best(config):
+        return set()
+    looks = {total, *range(length.steps_per_epoch, total + 1, length.steps_per_epoch)}
+    return looks.union(range(training.eval_steps or total, total + 1, training.eval_steps or total))
+
+
+def _has_best(config: RunConfig) -> bool:
+    """Whether evaluations measure what the best checkpoint is chosen by."""
+    data, metric = config.data, config.training.metric_for_best_model
+    validated = data.validation is not None or data.validation_size is not None
+    answered = config.generation.prompts is not None and metric != "eval_loss"
+    return metric in STEP_METRICS or validated or answered
+
+
 def most_checkpoints(config: RunConfig, length: RunLength | None) -> int:
     """Return how many checkpoints lie on the disk at once, the one being written included.
 
     Those that are kept, the best one, and one more; in a short run no more than are written at all:
-    every save_steps, at the last step, and at looks that may be the best so far.
+    every save_steps, at the last step, and at evaluations that may be the best so far.
     """
-    training, data = config.training, config.data
-    looks_at = (data.validation, data.validation_size, config.generation.prompts)
-    has_best = (
-        any(one is not None for one in looks_at) or training.metric_for_best_model in STEP_METRICS
-    )
-    kept = training.save_total_limit + has_best + 1
+    training = config.training
+    kept = training.save_total_limit + _has_best(config) + 1
     if length is None:
         return kept
     total = length.total_steps
-    written = -(-total // training.save_steps)
-    if has_best:
-        written += math.ceil(length.epochs) + total // (training.eval_steps or total + 1)
-    return min(kept, written, total)
+    regular = range(training.save_steps, total + 1, training.save_steps)
+    return min(kept, len({total, *regular} | evaluations(config, length)))
 
 
 def length_warnings(
@@ -96,14 +110,29 @@ def length_warnings(
             continue  # a default is nobody's mistake
         if value is not None and value > length.total_steps:
             what = (
-                "only the last checkpoint is written"
+                _what_is_saved(config, length)
                 if name == "save_steps"
-                else "the run is evaluated at its epochs' ends only"
+                else "the run is evaluated at its epochs' ends and its last step only"
             )
             said.append(
                 f"training.{name} is {value}, but the run ends at step {length.total_steps}: {what}"
             )
     return said
+
+
+def _what_is_saved(config: RunConfig, length: RunLength) -> str:
+    """Say which checkpoints a run writes whose save_steps never come."""
+    earlier = len(evaluations(config, length) - {length.total_steps})
+    if not earlier:
+        return "only the last checkpoint is written"
+    often = "1 evaluation" if earlier == 1 else f"{earlier:,} evaluations"
+    eval_steps = config.training.eval_steps
+    when = "epochs' ends" + (f", eval_steps {eval_steps}" if eval_steps else "")
+    return (
+        f"a checkpoint is written at the last step, and before it only where one of {often} "
+        f"({when}) is the best so far; at most {most_checkpoints(config, length)} lie on the disk "
+        "at a time"
+    )
 
 
 def _few_steps(config: RunConfig, facts: DataFacts, sizes: BatchSizes, length: RunLength) -> str:

@@ -40,7 +40,8 @@ ALTERNATIVES = 5
 class Plan:
     """What is known of a run. ``written`` is the config as it stands, judged.
 
-    ``disk_gib`` is what its checkpoints and last weights take; ``length`` is None without data.
+    ``disk_gib`` is what ``checkpoints`` of them, the most at a time, and the last weights take;
+    ``length`` is None without data.
     ``contradictions`` make the run impossible anywhere; ``misfit`` says what is too large for these
     cards, and what would fit.
     """
@@ -53,6 +54,7 @@ class Plan:
     advice: Advice
     length: RunLength | None
     disk_gib: float
+    checkpoints: int
     contradictions: tuple[str, ...]
     misfit: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -143,6 +145,7 @@ def make_plan(
         advice=advise(shape, work, machine),
         length=length,
         disk_gib=disk_bytes(config, shape, written, length) / GIB,
+        checkpoints=most_checkpoints(config, length),
         contradictions=tuple(found),
         misfit=() if written.fits else tuple(_misfit(shape, written, machine)),
         warnings=tuple(warnings),

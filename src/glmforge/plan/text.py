@@ -104,7 +104,8 @@ def _length_lines(plan: Plan) -> list[str]:
             f"expected: {duration(plan.hours)} at {speed.tokens_per_second:,.0f} tokens/s, on "
             "cards as fast as an H200 (659 TFLOP/s in bf16); other cards in proportion"
         )
-    lines.append(f"disk: {plan.disk_gib:.1f} GiB for checkpoints and the last weights")
+    most = f"{plan.checkpoints} checkpoint{'' if plan.checkpoints == 1 else 's'}"
+    lines.append(f"disk: {plan.disk_gib:.1f} GiB for at most {most} at a time and the last weights")
     return [*lines, ""]
 
 

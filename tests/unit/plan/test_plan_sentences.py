@@ -41,3 +41,26 @@ def test_a_trainers_block_of_autos_is_said_not_to_count() -> None:
     notes = "\n".join(plan(config(deepspeed={"scheduler": block})).notes)
     assert "deepspeed.scheduler leaves every value to the program" in notes
     assert "training.lr_scheduler_type=" in notes
+
+
+def saved(*overrides: str) -> tuple[str, int]:
+    found = plan(config(*overrides, "training.save_steps=5000"))
+    (said,) = (text for text in found.warnings if "save_steps" in text)
+    return said, found.checkpoints
+
+
+def test_evaluations_that_write_checkpoints_are_said_and_counted() -> None:
+    """1125 steps of 3 epochs: the epochs' ends, and every 100 steps, may be the best so far."""
+    assert saved() == (
+        "training.save_steps is 5000, but the run ends at step 1125: only the last checkpoint is "
+        "written",
+        1,
+    )
+    said, most = saved("data.validation=v.jsonl")
+    assert "at the last step, and before it only where one of 2 evaluations (epochs' ends)" in said
+    assert f"at most {most} lie on the disk" in said
+    assert most == 3
+    said, most = saved("data.validation=v.jsonl", "training.eval_steps=100")
+    assert "one of 13 evaluations (epochs' ends, eval_steps 100) is the best so far" in said
+    assert most == 4
+    assert saved("data.validation=v.jsonl", "training.num_train_epochs=1")[1] == 1
