@@ -13,7 +13,7 @@ from glmforge.plan.memory import Account, account
 from glmforge.plan.shape import ModelShape
 from glmforge.plan.speed import Links, Speed, predict_speed
 from glmforge.plan.weights import trained_parameters
-from glmforge.plan.workload import GIB, Workload
+from glmforge.plan.workload import GIB, Workload, beside
 
 NOTABLE_SHARE = 0.01
 """A change that frees less of the peak is not worth a sentence."""
@@ -46,6 +46,21 @@ class Candidate:
     def workload(self) -> Workload:
         """The configuration."""
         return self.account.workload
+
+    def verdict(self, machine: Machine) -> str:
+        """Say whether it fits, and that the host's memory is what is missing where it is."""
+        if self.fits:
+            return "fits"
+        host = self.account.host_gib * machine.cards_per_host
+        if host <= machine.host_gib:
+            return "does not fit"
+        reason = (
+            f"host memory: {beside(host, machine.host_gib)} GiB are needed on a machine, "
+            f"{machine.host_gib:g} GiB are there"
+        )
+        if self.account.needed_gib > machine.card_gib:
+            return f"does not fit, nor in {reason}"
+        return f"does not fit because of {reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +133,18 @@ def _choice(shape: ModelShape, ranked: list[Candidate], machine: Machine) -> tup
         f"choice: {work.sentence()}: {best.account.needed_gib:.1f} GiB a card, "
         f"about {best.speed.tokens_per_second:,.0f} tokens/s"
     ]
-    if work.is_low_rank and work.zero_stage < 3:
+    if work.zero_stage == 3:
+        reasons.append(_why_zero3(shape, work, machine))
+    elif work.is_low_rank:
         reasons.append(
             "ZeRO-2 because the frozen weights fit whole on every card: ZeRO-3 would gather them "
             "for each forward and backward pass and divide nothing that matters"
         )
-    elif work.zero_stage == 3:
-        reasons.append(_why_zero3(shape, work, machine))
+    else:
+        other = judge(shape, work.but(zero_stage=3), machine)
+        reasons.append(
+            f"ZeRO-2 because ZeRO-3, all else the same, {_difference(other, best, machine)}"
+        )
     if work.checkpointing:
         kept = account(shape, work.but(checkpointing=False)).needed_gib
         reasons.append(f"checkpointing because without it {kept:.1f} GiB would be needed")
@@ -134,9 +154,29 @@ def _choice(shape: ModelShape, ranked: list[Candidate], machine: Machine) -> tup
         second = ranked[1]
         reasons.append(
             f"runner-up: {second.workload.sentence()}: {second.account.needed_gib:.1f} GiB, about "
-            f"{second.speed.tokens_per_second:,.0f} tokens/s"
+            f"{second.speed.tokens_per_second:,.0f} tokens/s; against the choice it "
+            f"{_difference(second, best, machine)}"
         )
     return tuple(reasons)
+
+
+def _difference(other: Candidate, best: Candidate, machine: Machine) -> str:
+    """Say what another configuration saves and costs against the chosen one, in its numbers."""
+    gib = other.account.needed_gib - best.account.needed_gib
+    host = (other.account.host_gib - best.account.host_gib) * machine.cards_per_host
+    pace, ours = other.speed.tokens_per_second, best.speed.tokens_per_second
+    share = pace / ours - 1
+    memory = f"takes {abs(gib):.1f} GiB {'less' if gib < 0 else 'more'} a card"
+    if abs(gib) < 0.05:
+        memory = "takes as much of a card"
+    if abs(host) >= 0.5:
+        memory += f", {abs(host):.0f} GiB {'less' if host < 0 else 'more'} of the host"
+    if abs(share) < 0.0005:
+        return f"{memory} and is as fast"
+    return (
+        f"{memory} and is {abs(share):.1%} {'slower' if share < 0 else 'faster'} "
+        f"({abs(pace - ours):,.0f} tokens/s)"
+    )
 
 
 def _why_zero3(shape: ModelShape, work: Workload, machine: Machine) -> str:
@@ -213,13 +253,21 @@ def ways_out(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[st
         tries.append((f"LoRA (r 8) instead of method {work.method}", lora))
     for words, option in tries:
         yield _attempt(shape, words, option, machine)
-    half = least.but(row_tokens=work.row_tokens // 2)
-    before, after = (account(shape, one).peak_gib for one in (least, half))
-    if after < (1 - NOTABLE_SHARE) * before:
-        yield (
-            f"data.max_length={half.row_tokens} instead of {work.row_tokens}: the peak falls from "
-            f"{before:.1f} to {after:.1f} GiB"
-        )
+    yield from _shorter_rows(shape, work, machine)
+
+
+def _shorter_rows(shape: ModelShape, work: Workload, machine: Machine) -> Iterator[str]:
+    """Say what half as long rows change for the configuration as it is, where that is notable."""
+    before = judge(shape, work, machine)
+    half = judge(shape, work.but(row_tokens=work.row_tokens // 2), machine)
+    if half.account.peak_gib >= (1 - NOTABLE_SHARE) * before.account.peak_gib:
+        return
+    needed = beside(half.account.needed_gib, machine.card_gib)
+    yield (
+        f"data.max_length={half.workload.row_tokens} instead of {work.row_tokens}, all else as "
+        f"written: {needed} instead of {beside(before.account.needed_gib, machine.card_gib)} GiB a "
+        f"card, {half.verdict(machine)}"
+    )
 
 
 def _about_zero2(
@@ -271,5 +319,6 @@ def _attempt(shape: ModelShape, words: str, option: Workload, machine: Machine) 
     host_words = f" and {host:.0f} GiB of host memory" if shown else ""
     return (
         f"{words}, micro-batch {option.micro_batch}, accumulation {option.accumulation}, "
-        f"checkpointing: {verdict}, about {found.account.needed_gib:.1f} GiB a card{host_words}"
+        f"checkpointing: {verdict}, about "
+        f"{beside(found.account.needed_gib, machine.card_gib)} GiB a card{host_words}"
     )

@@ -31,7 +31,7 @@ from glmforge.plan.shape import ModelShape, shape_of
 from glmforge.plan.unaccounted import unaccounted
 from glmforge.plan.usual import unusual_settings
 from glmforge.plan.weights import trained_parameters
-from glmforge.plan.workload import GIB, Precision
+from glmforge.plan.workload import GIB, Precision, beside
 
 ALTERNATIVES = 5
 
@@ -42,8 +42,8 @@ class Plan:
 
     ``disk_gib`` is what ``checkpoints`` of them, the most at a time, and the last weights take;
     ``length`` is None without data.
-    ``contradictions`` make the run impossible anywhere; ``misfit`` says what is too large for these
-    cards, and what would fit.
+    ``contradictions`` make the run impossible anywhere; ``too_large`` says what is so for these
+    cards, and ``ways_out`` what would fit.
     """
 
     shape: ModelShape
@@ -56,13 +56,19 @@ class Plan:
     disk_gib: float
     checkpoints: int
     contradictions: tuple[str, ...]
-    misfit: tuple[str, ...]
+    too_large: tuple[str, ...]
+    ways_out: tuple[str, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
+    def misfit(self) -> tuple[str, ...]:
+        """What does not fit, then what would."""
+        return (*self.too_large, *self.ways_out)
+
+    @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong: what contradicts itself, then what does not fit."""
+        """What is wrong: what contradicts itself, what does not fit, and the ways out of that."""
         return (*self.contradictions, *self.misfit)
 
     @property
@@ -74,7 +80,7 @@ class Plan:
         """Say whether it fits."""
         if self.machine.card_gib == math.inf:
             return "the size of the card is not known"
-        return "fits" if self.written.fits else "does not fit"
+        return self.written.verdict(self.machine)
 
     def card_words(self) -> str:
         """Name the memory of a card."""
@@ -147,7 +153,8 @@ def make_plan(
         disk_gib=disk_bytes(config, shape, written, length) / GIB,
         checkpoints=most_checkpoints(config, length),
         contradictions=tuple(found),
-        misfit=() if written.fits else tuple(_misfit(shape, written, machine)),
+        too_large=tuple(_misfit(shape, written, machine)),
+        ways_out=() if written.fits else tuple(ways_out(shape, work, machine)),
         warnings=tuple(warnings),
         notes=tuple(_notes(config, shape, written, engine)),
     )
@@ -209,22 +216,24 @@ def _position_problems(config: RunConfig, model_config: Any) -> list[str]:
 
 
 def _misfit(shape: ModelShape, written: Candidate, machine: Machine) -> list[str]:
-    """Say what does not fit, and what would."""
+    """Say what does not fit."""
     found, said = written.account, []
     if found.needed_gib > machine.card_gib:
         said.append(
-            f"does not fit: {found.workload.sentence()} needs about {found.needed_gib:.1f} GiB a "
-            f"card, {machine.card_gib:g} GiB are there"
+            f"does not fit: {found.workload.sentence()} needs about "
+            f"{beside(found.needed_gib, machine.card_gib)} GiB a card, "
+            f"{machine.card_gib:g} GiB are there"
         )
     host = found.host_gib * machine.cards_per_host
     if host > machine.host_gib:
         states = 12 * trained_parameters(shape, found.workload) / 1e9
         said.append(
-            f"host memory: offloading needs {host:.0f} GiB on a machine ({states:.1f} GB are fp32 "
-            f"masters and two moments, 12 bytes a trained parameter), {machine.host_gib:g} GiB are "
-            "there: the system would kill the run (signal 9); use fewer offloads or more machines"
+            f"host memory: offloading needs {beside(host, machine.host_gib)} GiB on a machine "
+            f"({states:.1f} GB are fp32 masters and two moments, 12 bytes a trained parameter), "
+            f"{machine.host_gib:g} GiB are there: the system would kill the run (signal 9); use "
+            "fewer offloads or more machines"
         )
-    return [*said, *ways_out(shape, found.workload, machine)]
+    return said
 
 
 def disk_bytes(

@@ -13,7 +13,7 @@ from glmforge.plan.data_facts import DataFacts
 from glmforge.plan.report import Plan, make_plan
 from glmforge.plan.request import Card
 from glmforge.plan.text import duration, settings_of
-from glmforge.plan.workload import Precision
+from glmforge.plan.workload import Precision, beside
 
 DIFFERENCE_SHARE = 0.05
 """Planned and measured peaks further apart than this are called different."""
@@ -93,8 +93,9 @@ def summary_lines(plan: Plan) -> list[str]:
     terms = ", ".join(f"{term.name} {term.gib:.1f}" for term in largest)
     if on_card:
         memory = (
-            f"peak {found.peak_gib:.1f} GiB a card ({terms}), {found.needed_gib:.1f} of "
-            f"{plan.card_words()} with slack and context: {plan.verdict()}"
+            f"peak {found.peak_gib:.1f} GiB a card ({terms}), "
+            f"{beside(found.needed_gib, plan.machine.card_gib)} of {plan.card_words()} with slack "
+            f"and context: {plan.verdict()}"
         )
         pace = f"about {speed.tokens_per_second:,.0f} tokens/s on H200-class cards"
         pace += f", {duration(plan.hours)}" if plan.hours is not None else ""

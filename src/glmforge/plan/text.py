@@ -9,7 +9,7 @@ from typing import Any
 from glmforge.plan.activations import layer_items
 from glmforge.plan.advisor import Candidate
 from glmforge.plan.report import ALTERNATIVES, Plan
-from glmforge.plan.workload import Workload
+from glmforge.plan.workload import Workload, beside
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -25,7 +25,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         **_settings(found.workload),
         "world_size": found.workload.world_size,
         "terms": terms,
-        "alternatives": [_alternative(one) for one in plan.advice.ranked[:ALTERNATIVES]],
+        "alternatives": [
+            _alternative(one, plan.machine.cards_per_host)
+            for one in plan.advice.ranked[:ALTERNATIVES]
+        ],
         "problems": list(plan.problems),
     }
 
@@ -48,11 +51,12 @@ def _checkpointing(work: Workload) -> bool | int:
     )
 
 
-def _alternative(one: Candidate) -> dict[str, Any]:
+def _alternative(one: Candidate, cards_per_host: int) -> dict[str, Any]:
     return {
         **_settings(one.workload),
         "gradient_checkpointing": _checkpointing(one.workload),
         "peak_gib": round(one.account.peak_gib, 2),
+        "host_gib": round(one.account.host_gib * cards_per_host, 2),
         "tokens_per_second": round(one.speed.tokens_per_second),
     }
 
@@ -72,7 +76,9 @@ def plan_lines(plan: Plan) -> list[str]:
     lines += [
         f"  {term.gib:8.2f}  {term.name:22} {term.formula}" for term in (found.slack, found.context)
     ]
-    lines.append(f"  {found.needed_gib:8.2f}  = needed of {plan.card_words()}: {plan.verdict()}")
+    needed = beside(round(found.needed_gib, 6), plan.machine.card_gib)
+    needed = needed if len(needed.partition(".")[2]) > 2 else f"{found.needed_gib:.2f}"
+    lines.append(f"  {needed:>8}  = needed of {plan.card_words()}: {plan.verdict()}")
     lines += _layer_lines(plan)
     host = ", ".join(f"{term.name} {term.gib:.1f}" for term in found.host)
     lines += [f"host memory of one rank, GiB: {host}", ""]
@@ -80,9 +86,12 @@ def plan_lines(plan: Plan) -> list[str]:
     lines += _ranking(plan)
     for title, sentences in (("warning", plan.warnings), ("note", plan.notes)):
         lines += [f"{title}: {sentence}" for sentence in sentences]
-    if plan.problems:
-        lines += ["", f"{len(plan.problems)} problem(s):"]
-        lines += [f"{number}. {text}" for number, text in enumerate(plan.problems, 1)]
+    faults = (*plan.contradictions, *plan.too_large)
+    if faults:
+        lines += ["", f"{len(faults)} problem{'' if len(faults) == 1 else 's'}:"]
+        lines += [f"{number}. {text}" for number, text in enumerate(faults, 1)]
+    if plan.ways_out:
+        lines += ["what else was tried:", *(f"- {text}" for text in plan.ways_out)]
     return [*lines, "", "deepspeed.json:", json.dumps(plan.engine, indent=1)]
 
 
@@ -115,7 +124,11 @@ def duration(hours: float) -> str:
 
 
 def _ranking(plan: Plan) -> list[str]:
-    lines = ["configurations that fit, best first:"] if plan.advice.ranked else []
+    order = "offloading last"
+    if plan.written.workload.is_low_rank:
+        order = "ZeRO-2 before ZeRO-3, offloading last"
+    heading = f"configurations that fit ({order}; among equals the fastest first):"
+    lines = [heading] if plan.advice.ranked else []
     for one in plan.advice.ranked[:ALTERNATIVES]:
         lines.append(
             f"  {one.account.needed_gib:7.1f} GiB  {one.speed.tokens_per_second:10,.0f} tokens/s  "

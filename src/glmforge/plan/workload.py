@@ -13,6 +13,15 @@ Precision = Literal["bf16", "fp16", "fp32"]
 GIB = 2**30
 
 
+def beside(value: float, limit: float) -> str:
+    """Write a number with as many decimals as show on which side of a limit it lies (1 to 3)."""
+    for places in (1, 2):
+        text = f"{value:.{places}f}"
+        if (float(text) > limit) == (value > limit):
+            return text
+    return f"{value:.3f}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
     """Bytes and the formula that gave them."""

@@ -1,5 +1,6 @@
 """What a plan says of a run: each sentence is true of the numbers beside it."""
 
+import re
 from typing import Any
 
 from glmforge.config import RunConfig, config_from_mapping
@@ -7,6 +8,9 @@ from glmforge.models.glm.configuration import ChatGLM2Config
 from glmforge.plan.advisor import Machine
 from glmforge.plan.data_facts import DataFacts
 from glmforge.plan.report import Plan, make_plan
+from glmforge.plan.summary import summary_lines
+from glmforge.plan.text import plan_json, plan_lines
+from glmforge.plan.workload import beside
 
 FACTS = DataFacts(
     dialogues=10_000,
@@ -64,3 +68,78 @@ def test_evaluations_that_write_checkpoints_are_said_and_counted() -> None:
     assert "one of 13 evaluations (epochs' ends, eval_steps 100) is the best so far" in said
     assert most == 4
     assert saved("data.validation=v.jsonl", "training.num_train_epochs=1")[1] == 1
+
+
+OFFLOADED = "deepspeed={zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}}"
+
+
+def test_shorter_rows_are_advised_from_the_config_as_it_is_written() -> None:
+    """What is needed before is what the plan says of the config, and the verdict is the plan's."""
+    rows = "training.per_device_train_batch_size=4"
+    found, half = (
+        plan(config(rows, f"data.max_length={length}"), world_size=1, gib=16)
+        for length in (2048, 1024)
+    )
+    needed = [one.written.account.needed_gib for one in (half, found)]
+    (said,) = (text for text in found.ways_out if "max_length" in text)
+    assert said == (
+        f"data.max_length=1024 instead of 2048, all else as written: {needed[0]:.1f} instead of "
+        f"{needed[1]:.1f} GiB a card, fits"
+    )
+    assert half.fits
+    tight = plan(config(rows), world_size=1, gib=15)
+    assert tight.ways_out[-1].endswith("does not fit")
+
+
+def test_the_choice_and_the_runner_up_are_explained_with_what_they_save_and_cost() -> None:
+    """Full parameters: ZeRO-2 against ZeRO-3, and the choice against the second."""
+    said = plan(config("method=full")).advice.sentences
+    assert re.fullmatch(
+        r"ZeRO-2 because ZeRO-3, all else the same, takes \S+ GiB less a card and is \S+% slower "
+        r"\(\S+ tokens/s\)",
+        said[1],
+    )
+    low_rank = plan(config("training.per_device_train_batch_size=4"), world_size=1, gib=16)
+    first, second = low_rank.advice.ranked[:2]
+    less = first.account.needed_gib - second.account.needed_gib
+    slower = first.speed.tokens_per_second - second.speed.tokens_per_second
+    last = low_rank.advice.sentences[-1]
+    assert f"against the choice it takes {less:.1f} GiB less a card and is " in last
+    assert last.endswith(f"slower ({slower:,.0f} tokens/s)")
+
+
+def test_host_memory_is_named_where_it_is_what_does_not_fit() -> None:
+    """17.7 of 139 GiB: the card is not the reason."""
+    found = plan(config("method=full", OFFLOADED), world_size=1, gib=139, host=64)
+    assert (
+        "of 139 GiB with slack and context: does not fit because of host memory: 131.0 GiB "
+        in (summary_lines(found)[1])
+    )
+    assert any(
+        "needed of 139 GiB: does not fit because of host memory" in x for x in plan_lines(found)
+    )
+
+
+def test_rounding_never_hides_which_side_of_the_limit_a_number_is_on() -> None:
+    """24.04 of 24 GiB is not 24.0."""
+    found = [beside(value, 24) for value in (24.04, 24.004, 24.4, 23.97, 24.0)]
+    assert found == ["24.04", "24.004", "24.4", "24.0", "24.0"]
+
+
+def test_ways_out_are_no_problems() -> None:
+    """One thing is wrong; the rest is what may be done."""
+    found = plan(config("training.per_device_train_batch_size=4"), world_size=1, gib=16)
+    lines = plan_lines(found)
+    at = lines.index("1 problem:")
+    assert lines[at + 1].startswith("1. does not fit")
+    assert lines[at + 2] == "what else was tried:"
+    assert lines[at + 3] == f"- {found.ways_out[0]}"
+
+
+def test_alternatives_carry_the_host_memory_and_the_order_is_said() -> None:
+    """Offloading takes it, and stands last however fast it is."""
+    found = plan(config("method=full"), world_size=1, gib=80)
+    (first, *_) = plan_json(found)["alternatives"]
+    assert first["offload"] == "optimizer"
+    assert first["host_gib"] == round(found.advice.ranked[0].account.host_gib, 2)
+    assert any("offloading last; among equals the fastest first" in x for x in plan_lines(found))
