@@ -120,15 +120,22 @@ def _inputs(run: Any) -> tuple[Any, Any, tuple[str, ...]]:
     """Return the model's configuration, the counts of the data, and what is wrong with the data.
 
     Raises:
-        ModelError: config.json cannot be read, or is of no model that can be trained.
+        ModelError: there is no such directory, or its config.json cannot be read or is of no model
+            that can be trained.
     """
-    from glmforge.errors import GlmForgeError
+    from glmforge.errors import GlmForgeError, ModelError
     from glmforge.models import load_config, load_tokenizer
     from glmforge.plan.data_facts import count_data
     from glmforge.plan.request import is_packed
     from glmforge.plan.shape import shape_of
 
     directory = run.model.model_name_or_path
+    if not Path(directory).is_dir():
+        what = "is a file" if Path(directory).exists() else "no such directory"
+        raise ModelError(
+            f"model.model_name_or_path {directory!r}: {what}; it must be a local model directory "
+            "(config.json and the tokenizer's files are enough for a plan): nothing is downloaded"
+        )
     model_config = load_config(directory)
     try:
         tokenizer = load_tokenizer(directory)

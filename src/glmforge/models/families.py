@@ -19,6 +19,9 @@ from glmforge.errors import ModelError
 FAMILY_KEY = "glmforge_family"
 """Key of config.json by which a user overrides the recognition."""
 
+_SIZE_SHARE = 0.25
+"""A model of a published size has this share more or less parameters than its name says."""
+
 _FUSED_MODULES = ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")
 _SPLIT_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj")
 
@@ -45,6 +48,14 @@ class Family:
     lora_targets: tuple[str, ...] = ("query_key_value",)
     lora_modules: tuple[str, ...] = _FUSED_MODULES
     chunked_loss: bool = True
+
+    def title_for(self, parameters: int) -> str:
+        """Name a model: by its published size only where it has about as many parameters."""
+        found = re.search(r"-(\d+)B", self.title)
+        if found is None or abs(parameters / (int(found[1]) * 1e9) - 1) <= _SIZE_SHARE:
+            return self.title
+        rest = self.title[found.end() :]
+        return f"{self.title[: found.start()]}{rest or ' layout'}"
 
 
 _DECODER_SIGNATURE = ("ffn_hidden_size", "kv_channels", "padded_vocab_size", "num_layers")

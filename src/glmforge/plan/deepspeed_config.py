@@ -18,6 +18,14 @@ from glmforge.plan.deepspeed_types import TOP
 BUCKET_SHARE = 0.05
 """A bucket over this share of a card is named: it brings no speed and takes memory."""
 
+_PREFETCH = "stage3_prefetch_bucket_size"
+_BUCKETS = {
+    "reduce_bucket_size": 200_000_000,
+    "allgather_bucket_size": 200_000_000,
+    _PREFETCH: 50_000_000,
+}
+"""Elements where the map does not say."""
+
 _OURS = frozenset(
     """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps
     gradient_clipping bf16 fp16 zero_optimization optimizer scheduler""".split()
@@ -123,12 +131,18 @@ def bucket_warnings(config: Mapping[str, Any], card_gib: float) -> list[str]:
     said = []
     for key in keys:
         gib = zero[key] * size / 2**30
-        if gib > BUCKET_SHARE * card_gib:
+        # A default is nobody's mistake, and less than that needs no advice.
+        if zero[key] > _BUCKETS[key] and gib > BUCKET_SHARE * card_gib:
             said.append(
-                f"deepspeed.zero_optimization.{key} is {zero[key]:.0e} elements, a buffer of "
-                f"{gib:.1f} GiB on a card of {card_gib:g} GiB: 2e8 (or auto) is enough"
+                f"deepspeed.zero_optimization.{key} is {_written(zero[key])} elements, a buffer of "
+                f"{gib:.1f} GiB on a card of {card_gib:g} GiB: {_written(_BUCKETS[key])} "
+                "(or auto) is enough"
             )
     return said
+
+
+def _written(elements: float) -> str:
+    return f"{elements:.0e}".replace("e+0", "e")
 
 
 def is_automatic(key: str, block: Any) -> bool:
@@ -254,12 +268,12 @@ def _zero(user_zero: Mapping[str, Any] | None) -> dict[str, Any]:
         "stage": DEFAULT_STAGE,
         "overlap_comm": False,
         "contiguous_gradients": True,
-        "reduce_bucket_size": 200_000_000,
-        "allgather_bucket_size": 200_000_000,
+        "reduce_bucket_size": _BUCKETS["reduce_bucket_size"],
+        "allgather_bucket_size": _BUCKETS["allgather_bucket_size"],
     }
     zero.update(user_zero or {})
     if zero["stage"] == 3:
-        zero.setdefault("stage3_prefetch_bucket_size", 50_000_000)
+        zero.setdefault(_PREFETCH, _BUCKETS[_PREFETCH])
         zero.setdefault("stage3_param_persistence_threshold", 100_000)
         zero.setdefault("stage3_max_live_parameters", 1_000_000_000)
         zero.setdefault("stage3_max_reuse_distance", 1_000_000_000)

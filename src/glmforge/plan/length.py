@@ -97,6 +97,14 @@ def length_warnings(
 ) -> list[str]:
     """Name what a short run means, and the settings that lie beyond its last step."""
     training, said = config.training, []
+    if sizes.world_size > facts.rows:
+        idle = sizes.world_size - facts.rows
+        packed = ", or data.packing=false" if facts.packed and facts.dialogues > facts.rows else ""
+        said.append(
+            f"{sizes.world_size} ranks outnumber the {facts.rows} row(s) of the data: {idle} of "
+            f"them get filler rows at every step and train nothing; use {max(1, facts.rows)} "
+            f"card(s) or fewer{packed}"
+        )
     if length.total_steps < FEW_STEPS:
         said.append(_few_steps(config, facts, sizes, length))
     warmup = training.warmup_steps
@@ -136,6 +144,8 @@ def _what_is_saved(config: RunConfig, length: RunLength) -> str:
 
 
 def _few_steps(config: RunConfig, facts: DataFacts, sizes: BatchSizes, length: RunLength) -> str:
+    if config.training.max_steps is not None:
+        return _few_by_max_steps(config, length)
     text = (
         f"{length.total_steps} optimizer steps in all are few: at equal epochs, more cards and "
         "packing make fewer and larger updates"
@@ -143,7 +153,7 @@ def _few_steps(config: RunConfig, facts: DataFacts, sizes: BatchSizes, length: R
     unpacked_batch = sizes.micro_batch * UNPACKED_ACCUMULATION * sizes.world_size
     epochs = config.training.num_train_epochs
     unpacked = math.ceil(-(-facts.dialogues // unpacked_batch) * epochs)
-    if facts.packed and config.training.max_steps is None and unpacked > length.total_steps:
+    if facts.packed and unpacked > length.total_steps:
         smaller = sizes.global_batch * length.total_steps // unpacked
         if smaller >= sizes.world_size:
             setting = (
@@ -158,3 +168,17 @@ def _few_steps(config: RunConfig, facts: DataFacts, sizes: BatchSizes, length: R
         return f"{text}. training.gradient_accumulation_steps=1 gives {times} times as many"
     wanted = max(epochs + 1, math.ceil(epochs * FEW_STEPS / length.total_steps))
     return f"{text}. training.num_train_epochs={wanted:g} gives {FEW_STEPS} or more"
+
+
+def _few_by_max_steps(config: RunConfig, length: RunLength) -> str:
+    """Say that max_steps is the reason, and what the epochs would give."""
+    training = config.training
+    epochs = training.num_train_epochs
+    whole = math.ceil(length.steps_per_epoch * epochs)
+    text = (
+        f"{length.total_steps} optimizer steps in all are few: training.max_steps is "
+        f"{length.total_steps}"
+    )
+    if whole > length.total_steps:
+        return f"{text}; without it training.num_train_epochs={epochs:g} gives {whole:,}"
+    return f"{text}; training.max_steps={FEW_STEPS} or more goes over the data more often"

@@ -148,7 +148,8 @@ def request_problems(config: RunConfig, shape: ModelShape, work: Workload) -> li
         problems.append(
             f"lora.target_modules: {', '.join(map(repr, unknown))} matches no linear module of "
             f"this model, which has {', '.join(known)}; the usual choice is "
-            f"{', '.join(shape.usual_targets)}"
+            f"{', '.join(shape.usual_targets)}. The account counts "
+            + ("no adapters" if len(unknown) == len(work.lora_targets) else "those of the others")
         )
     if work.trained_layers > shape.layers:
         problems.append(

@@ -65,7 +65,8 @@ def plan_lines(plan: Plan) -> list[str]:
     """Return the whole plan for people."""
     found = plan.written.account
     lines = [
-        f"{plan.shape.family.title}, {plan.shape.parameters:,} parameters, {plan.machine_words()}",
+        f"{plan.shape.family.title_for(plan.shape.parameters)}, {plan.shape.parameters:,} "
+        f"parameters, {plan.machine_words()}",
         f"as written: {found.workload.sentence()}",
         f"batch: {plan.sizes.sentence()} rows a step",
         "",

@@ -102,3 +102,17 @@ def test_cards_that_fill_no_whole_machines_are_refused(
     """4 cards in machines of 3."""
     assert run(monkeypatch, *DEMO, "--gpus", "4", "--cards-per-host", "3") == 2
     assert "--cards-per-host 3: 4 cards are no whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["models/none", "./none", "owner/none-6b"])
+def test_a_directory_that_does_not_exist_is_named_and_no_hub_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """A plan downloads nothing, as training does not."""
+    from glmforge.models import hub
+
+    monkeypatch.setattr(hub, "_downloaded", lambda *_: pytest.fail("the hub was asked"))
+    assert run(monkeypatch, *DEMO, f"model.model_name_or_path={name}") == 1
+    said = capsys.readouterr().err
+    assert f"model.model_name_or_path '{name}': no such directory" in said
+    assert "nothing is downloaded" in said

@@ -1,5 +1,6 @@
 """What a plan says of a run: each sentence is true of the numbers beside it."""
 
+import dataclasses
 import re
 from typing import Any
 
@@ -143,3 +144,56 @@ def test_alternatives_carry_the_host_memory_and_the_order_is_said() -> None:
     assert first["offload"] == "optimizer"
     assert first["host_gib"] == round(found.advice.ranked[0].account.host_gib, 2)
     assert any("offloading last; among equals the fastest first" in x for x in plan_lines(found))
+
+
+SMALL = ChatGLM2Config(
+    num_layers=2, hidden_size=64, num_attention_heads=4, ffn_hidden_size=128, kv_channels=16
+)
+
+
+def test_buckets_are_named_only_where_the_user_made_them_large() -> None:
+    """A small card is no reason to blame a default, written or not."""
+    written = {"stage": 2, "reduce_bucket_size": 5e8}
+    found = plan(config(deepspeed={"zero_optimization": written}), gib=4)
+    (said,) = (text for text in found.warnings if "bucket" in text)
+    assert "reduce_bucket_size is 5e8 elements" in said
+    assert "2e8 (or auto) is enough" in said
+    for zero in ({"stage": 2}, {"stage": 3, "reduce_bucket_size": 2e8}):
+        found = plan(config(deepspeed={"zero_optimization": zero}), gib=4)
+        assert "bucket" not in "\n".join(found.warnings)
+
+
+def test_a_model_is_called_by_a_published_size_only_where_it_has_it() -> None:
+    """Two layers of 64 are no ChatGLM3-6B."""
+    assert plan_lines(plan(config()))[0].startswith("ChatGLM3-6B, 6,243,584,000 parameters")
+    first = plan_lines(plan(config(), model=SMALL))[0]
+    assert re.match(r"ChatGLM3 layout, 8,\d+,\d+ parameters", first)
+
+
+def test_more_ranks_than_rows_are_named() -> None:
+    """8 ranks and 3 packed rows: 5 of them train nothing."""
+    few = dataclasses.replace(FACTS, rows=3)
+    said = "\n".join(plan(config(), world_size=8, facts=few).warnings)
+    assert "8 ranks outnumber the 3 row(s) of the data: 5 of them get filler rows" in said
+    assert "use 3 card(s) or fewer, or data.packing=false" in said
+    assert "outnumber" not in "\n".join(plan(config(), world_size=8).warnings)
+
+
+def test_wrong_targets_are_said_not_to_be_counted() -> None:
+    """The account goes on without their adapters."""
+    every = plan(config("lora.target_modules=[q_proj]")).problems[0]
+    assert every.endswith("The account counts no adapters")
+    some = plan(config("lora.target_modules=[q_proj, dense]")).problems[0]
+    assert some.endswith("The account counts those of the others")
+
+
+def test_few_steps_are_put_down_to_max_steps_where_it_is_written() -> None:
+    """Neither cards nor packing are the reason then."""
+    said = plan(config("training.max_steps=10")).warnings[0]
+    assert said == (
+        "10 optimizer steps in all are few: training.max_steps is 10; without it "
+        "training.num_train_epochs=3 gives 1,125"
+    )
+    few = dataclasses.replace(FACTS, rows=4)
+    said = "\n".join(plan(config("training.max_steps=10"), facts=few).warnings)
+    assert "training.max_steps=100 or more goes over the data more often" in said
