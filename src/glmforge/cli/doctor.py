@@ -42,6 +42,6 @@ def doctor(
             if check.fix:
                 print(f"{'':26} fix: {check.fix}")
         warned = sum(check.verdict == "warn" for check in checks)
-        print(f"{len(checks)} checks: {len(failed)} failed, {warned} warnings")
+        print(f"{len(checks)} checks: {len(failed)} failed, {warned} warning{'s' * (warned != 1)}")
     if failed:
         raise typer.Exit(1)

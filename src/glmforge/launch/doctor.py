@@ -58,7 +58,8 @@ def examine(
         *faults,
     ]
     if config is not None:
-        checks += [*_disk_offload_checks(config), *_config_checks(config)]
+        said = "\n".join(fault.found for fault in faults if fault.verdict == "fail")
+        checks += [*_disk_offload_checks(config), *_config_checks(config, said)]
     if self_test:
         checks.append(_communication(ranks, devices))
     return checks
@@ -70,10 +71,14 @@ def _read(path: Path | None, overrides: Sequence[str]) -> tuple[RunConfig | None
     try:
         config = load_config_file(path, overrides, check_paths=True)
     except GlmForgeError as error:
-        return None, [
+        faults = [
             Check(name="config", verdict="fail", found=text, fix=_correct(text, path))
             for text in error.problems
         ]
+        try:
+            return load_config_file(path, overrides), faults
+        except GlmForgeError:
+            return None, faults  # more than a path is wrong
     return config, [passed("config", str(path))]
 
 
@@ -226,9 +231,16 @@ def _toolkit_check(*, offload: bool) -> Check:
     return passed(name, f"{found}, torch is built for {built}")
 
 
-def _config_checks(config: RunConfig) -> Iterator[Check]:
-    """Look at the model directory and at the first dialogues of each data file."""
-    from glmforge.data import read_conversations
+def _config_checks(config: RunConfig, said: str) -> Iterator[Check]:
+    """Look at the model directory and the data files, but those that `said` is about already."""
+    if "model.model_name_or_path" not in said:
+        yield from _model_checks(config)
+    if "data.train" not in said:
+        yield from _data_checks(config)
+
+
+def _model_checks(config: RunConfig) -> Iterator[Check]:
+    from glmforge.models.families import family_named
     from glmforge.models.inspection import inspect_model
 
     directory = config.model.model_name_or_path
@@ -246,7 +258,13 @@ def _config_checks(config: RunConfig) -> Iterator[Check]:
                 for text in facts.problems
             )
         else:
-            yield passed("model", f"{facts.title} in {directory}")
+            title = family_named(facts.family).title_for(facts.parameters.total)
+            yield passed("model", f"{title} in {directory}")
+
+
+def _data_checks(config: RunConfig) -> Iterator[Check]:
+    from glmforge.data import read_conversations
+
     value: Any = config.data.train
     for item in value if isinstance(value, list) else [value]:
         path = item if isinstance(item, str) else item.path

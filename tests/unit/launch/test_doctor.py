@@ -231,6 +231,26 @@ def test_a_config_is_checked_with_its_model_and_data(tmp_path: Path) -> None:
     assert (found["config"], found["model"], found["data"]) == ("pass", "pass", "pass")
 
 
+def test_a_used_output_dir_does_not_end_the_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Model and data are looked at all the same; what the config's fault names is not repeated."""
+    from glmforge.config.paths import RUN_FILES
+
+    config = demo_config(tmp_path, asset_path("demo") / "train.jsonl")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / RUN_FILES[0]).touch()
+    found = verdicts(examine(config, self_test=False))
+    assert (found["config"], found["model"], found["data"]) == ("fail", "pass", "pass")
+    found = verdicts(examine(config, ["data.train=none.jsonl"], self_test=False))
+    assert found["model"] == "pass"
+    assert "data" not in found
+    argv = ["glmforge", "doctor", str(config), "--no-self-test"]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert main() == 1
+    assert "1 warnings" not in capsys.readouterr().out
+
+
 def test_exit_status_1_where_something_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
