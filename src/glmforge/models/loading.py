@@ -30,6 +30,7 @@ from glmforge.models.foreign import attention_for, class_for
 from glmforge.models.hub import resolve_directory
 from glmforge.models.progress import no_progress_bars
 from glmforge.models.registration import register_models
+from glmforge.models.stops import complete_stops
 from glmforge.models.weights import check_weights, fill, stored_tensors
 
 # What a configuration class raises on a value of another kind than it expects.
@@ -217,6 +218,8 @@ def load_model_in_parts(
     fill(model, path, assign)
     if (path / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(str(path))
+    elif config.model_type == "chatglm":
+        complete_stops(model, path, {})
     return model.eval()
 
 

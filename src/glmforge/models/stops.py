@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.errors import ModelError
-from glmforge.models.families import family_of_tokenizer
+from glmforge.models.families import family_of, family_of_tokenizer
+from glmforge.models.tokenizers import find_file, tokenizer_class_of
+
+# Stop ids by family and vocabulary rows, for a directory of weights without a vocabulary file.
+_PUBLISHED = {
+    ("chatglm3", 65_024): (2, 64_795, 64_797),
+    ("glm4", 151_552): (151_329, 151_336, 151_338),
+}
 
 
 def named_stops(tokenizer: Any) -> dict[int, str]:
@@ -23,6 +30,40 @@ def named_stops(tokenizer: Any) -> dict[int, str]:
 def stops_line(stops: dict[int, str]) -> str:
     """Stop tokens in one line: names with ids."""
     return ", ".join(f"{name} ({index})" for index, name in stops.items())
+
+
+def complete_stops(model: Any, name: str | Path, options: dict[str, Any]) -> None:
+    """Let a model stop where its family's answers end, if its files name no list of their own.
+
+    The vendor's config.json of ChatGLM3 has only ``</s>``, and no generation_config.json is beside
+    it; one that exists is left as it is. Nothing is downloaded for it.
+
+    Args:
+        model: a model of the ChatGLM line, as opened.
+        name: the directory or hub id that it was opened from.
+        options: of ``from_pretrained``, that say where in the cache the files are.
+    """
+    family = family_of(model.config)
+    options = {**options, "local_files_only": True}
+    if len(family.stop_tokens) < 2 or find_file(name, "generation_config.json", options):
+        return
+    stops: tuple[int, ...] = _PUBLISHED.get((family.name, model.config.vocab_size), ())
+    if (vocabulary := find_file(name, "tokenizer.model", options)) is not None:
+        try:
+            own: Any = tokenizer_class_of(name, **options)
+            if own.family == family.name:
+                stops = tuple(named_stops(own(str(vocabulary))))
+        except ModelError:
+            stops = ()  # what is wrong with the file is said where the tokenizer is opened
+    found = model.config.eos_token_id
+    ids = dict.fromkeys(index for index in _as_list(found) if index is not None)
+    ids |= dict.fromkeys(index for index in stops if index < model.config.vocab_size)
+    if len(ids) > len(_as_list(found)):
+        model.generation_config.eos_token_id = list(ids)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def compare_stops(directory: str | Path, tokenizer: Any) -> list[str]:

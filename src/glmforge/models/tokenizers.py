@@ -50,7 +50,8 @@ class ChatGLMTokenizer:
         return own.from_pretrained(name, *inputs, **kwargs)
 
 
-def _find(name: str | Path, file: str, options: dict[str, Any]) -> Path | None:
+def find_file(name: str | Path, file: str, options: dict[str, Any]) -> Path | None:
+    """Return the path of a file of a directory or hub repo; None where there is none."""
     keys = ("cache_dir", "force_download", "token", "revision", "local_files_only", "subfolder")
     found = cached_file(
         str(name),
@@ -62,7 +63,7 @@ def _find(name: str | Path, file: str, options: dict[str, Any]) -> Path | None:
 
 
 def _find_json(name: str | Path, file: str, options: dict[str, Any]) -> dict[str, Any]:
-    path = _find(name, file, options)
+    path = find_file(name, file, options)
     if path is None:
         return {}
     try:
@@ -83,8 +84,8 @@ def tokenizer_class_of(name: str | Path, **options: Any) -> type[GLMTokenizer]:
     Raises:
         ModelError: there is no vocabulary file of the family, or a config file is damaged.
     """
-    is_first = (vocabulary := _find(name, "ice_text.model", options)) is not None
-    vocabulary = vocabulary or _find(name, "tokenizer.model", options)
+    is_first = (vocabulary := find_file(name, "ice_text.model", options)) is not None
+    vocabulary = vocabulary or find_file(name, "tokenizer.model", options)
     if vocabulary is None:
         raise ModelError(
             f"{name}: no ice_text.model and no tokenizer.model, so there is no vocabulary: "
