@@ -157,4 +157,4 @@ def shown(value: Any) -> str:
         return "null"
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
-    return json.dumps(value, default=repr)[:40]
+    return json.dumps(value, ensure_ascii=False, default=repr)[:40]

@@ -87,7 +87,8 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.source}: " if self.source else ""
-        return shown(f"{place}{self.text} [{self.rule}]; {self.advice}")
+        line = shown(f"{place}{self.text} [{self.rule}]; {self.advice}")
+        return line.replace("\n", "\\x0a")
 
 
 def turn_starts(messages: tuple[Message, ...]) -> list[int]:

@@ -33,6 +33,9 @@ def read_csv(path: Path, gbk: bool) -> Items:
         lines = _DecodedLines(stream, path, gbk)
         first = next((line for line in lines if line.strip()), "")
         columns, delimiter = csv_columns(first), _delimiter(first)
+        if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
+            yield _doubled_columns(f"{path.name}:{lines.number}", twice)
+            return
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
         start = lines.number + 1
         while True:
@@ -54,6 +57,13 @@ def read_csv(path: Path, gbk: bool) -> Items:
                 yield from _csv_record(row, columns, source)
             yield from lines.take_problems()
         yield from lines.take_problems()
+
+
+def _doubled_columns(source: str, names: list[str]) -> Problem:
+    """The problem of a header that names columns twice: a record would keep the last of each."""
+    text = f"the header names more than one column {', '.join(map(repr, names))}"
+    advice = "give each column a name of its own, or remove the further ones"
+    return _problem(source, "doubled-column", f"{text}; nothing after it was read", advice)
 
 
 def _bad_quotes(source: str, span: range, what: str) -> Problem:

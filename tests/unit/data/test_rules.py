@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glmforge.data import Conversation, Message
+from glmforge.data.formats import to_conversations
+from glmforge.data.reading import Record
 from glmforge.data.rules import (
     _SUSPICIOUS,
     CONTROL_CHARACTERS,
@@ -169,3 +171,12 @@ def test_both_kinds_of_spellings_have_their_own_warning_and_near_ones_none():
     found = rules(("u", "<n> [gMASK] <|blank_1|> <|blank_81|>"), ("a", "a"))
     assert found == ["control-spelling:warning", "blank-spelling:warning"]
     assert rules(("u", "<|blank_1|> <|blank_81|> <|tab> <nn>"), ("a", "a")) == []
+
+
+def test_a_finding_is_one_line_and_shows_chinese_as_it_is():
+    bad = Record(source="x:1", value={"a\nb\x1b": "问"})
+    (unknown,) = to_conversations(bad)
+    assert "a\\x0ab\\x1b" in str(unknown)
+    assert str(unknown).isprintable()
+    (no_text,) = to_conversations(Record(source="x:1", value={"messages": "问"}))
+    assert "问" in str(no_text)

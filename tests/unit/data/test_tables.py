@@ -78,3 +78,20 @@ def test_blank_lines_before_the_header_and_semicolons_are_no_obstacle(tmp_path):
         path.write_text(text, encoding="utf-8")
         (found,) = read_conversations(path)
         assert (found.source, found.messages[0].content) == ("a.csv:4", "问")
+
+
+@pytest.mark.parametrize("before", ["", "\n \n"])
+def test_a_header_that_names_a_column_twice_is_an_error_of_its_line(tmp_path, before):
+    text = before + "instruction,output,output,,\n问,答一,答二,,\n"
+    good, (problem,) = read(tmp_path / "a.csv", text)
+    assert good == []
+    assert (problem.source, problem.rule) == (
+        f"a.csv:{1 + before.count(chr(10))}",
+        "doubled-column",
+    )
+    assert "more than one column 'output'" in problem.text
+
+
+def test_columns_without_a_name_may_be_several(tmp_path):
+    good, problems = read(tmp_path / "a.csv", "query,response,,\n问,答,,\n")
+    assert (len(good), problems) == (1, [])
