@@ -15,7 +15,12 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from glmforge.distributed.env import World, let_segments_grow, torch_variables_set
+from glmforge.distributed.env import (
+    World,
+    choose_interface,
+    let_segments_grow,
+    torch_variables_set,
+)
 from glmforge.errors import GlmForgeError, LaunchError
 
 T = TypeVar("T")
@@ -138,6 +143,7 @@ def process_group(world: World) -> Iterator[Ranks]:
         # A launched process finds the others through the launcher's variables (env://); one
         # process alone needs neither an address nor a port.
         alone = world.world_size == 1
+        choose_interface(world)
         meeting = {"store": dist.HashStore()} if alone else {"init_method": "env://"}
         dist.init_process_group(
             backend,

@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from glmforge.distributed.interfaces import interface_towards, is_loopback
 from glmforge.errors import LaunchError
 
 Launcher = Literal["none", "torchrun", "deepspeed", "slurm", "glmforge"]
 
 MARK = "GLMFORGE_LAUNCHER"
 """Set to "glmforge" by our launcher and to "slurm" once srun's variables are translated."""
+
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Names the network interface of gloo, by which CPU ranks and GPU ranks exchange small values."""
 
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _WHO = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -104,6 +108,29 @@ def let_segments_grow() -> None:
     """
     if not (os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")):
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+
+
+def choose_interface(world: World) -> None:
+    """Name the network interface by which gloo's peers reach this machine, in a run of several.
+
+    Without it they are told the address of this machine's own name, which is often a loopback
+    address. A value that the user has set stays. NCCL chooses by itself, and well.
+
+    Raises:
+        LaunchError: no interface leads to rank 0's machine.
+    """
+    alone = world.local_world_size == world.world_size
+    if alone or is_loopback(world.master_addr) or os.environ.get(GLOO_INTERFACE):
+        return
+    interface = interface_towards(world.master_addr)
+    if interface is None:
+        raise LaunchError(
+            f"rank {world.rank}: no network interface of this machine was found that leads to "
+            f"{world.master_addr}, where rank 0 is; see that the name is known and the address "
+            f"reachable, or set {GLOO_INTERFACE} to the interface between the machines, such as "
+            f"eth0 (`ip addr` lists them)"
+        )
+    os.environ[GLOO_INTERFACE] = interface
 
 
 def torch_variables(world: World) -> dict[str, str]:

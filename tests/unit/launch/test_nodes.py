@@ -108,7 +108,7 @@ def test_two_machines_meet_and_their_ranks_count_on(machines: Machines, tmp_path
     assert {(row[4], row[5]) for row in seen} == {(ADDRESS, seen[0][5])}
 
 
-def test_every_machine_prints_its_plan(machines: Machines) -> None:
+def test_every_machine_prints_its_ranks_and_where_they_meet(machines: Machines) -> None:
     """Node, host, ranks, meeting point."""
     one, two = machines(0, "pass"), machines(1, "pass")
     said = ended(one)[1], ended(two)[1]
