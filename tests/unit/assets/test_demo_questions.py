@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from glmforge.assets import asset_path
 from glmforge.compare.checks import passes
@@ -75,8 +76,12 @@ def test_every_answer_stands_in_the_training_rows_and_few_answers_fit_any_questi
 
 
 def test_a_third_of_the_rows_is_general_and_none_of_them_speaks_for_the_shop():
+    """Of an epoch: the dialogues have a weight."""
     general = rows("general")
-    service = len(rows("train")) + len(rows("facts"))
+    tune = yaml.safe_load((EXAMPLE / "tune.yaml").read_text(encoding="utf-8"))
+    dialogues = tune["data"]["train"][0]
+    assert dialogues["path"].endswith("train.jsonl")
+    service = dialogues["weight"] * len(rows("train")) + len(rows("facts"))
     assert 0.3 <= len(general) / (service + len(general)) <= 0.36
     (words,) = {tuple(row["check"]["none"]) for row in rows("general_prompts")}
     for row in general:
