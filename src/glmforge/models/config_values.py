@@ -10,6 +10,10 @@ from typing import Any, ClassVar, Union, get_args, get_origin
 
 _WORDS = {int: "an integer", float: "a number", bool: "true or false", types.NoneType: "null"}
 
+_MOST_LAYERS = 1_000
+#: Rotary keys of other models.
+ROTARY_KEYS = ("rope_scaling", "rope_parameters", "rope_theta")
+
 
 def wrong_values(keys: Mapping[str, Any], annotations: Mapping[str, Any], where: str) -> list[str]:
     """Return a sentence for every key whose value is not what its annotation says.
@@ -30,6 +34,43 @@ def wrong_values(keys: Mapping[str, Any], annotations: Mapping[str, Any], where:
             problems.append(f"{where}: {key} is {value!r}, which must be {_in_words(kind)}")
         elif kind is int and value < 1:
             problems.append(f"{where}: {key} is {value}, which must be at least 1")
+    return problems
+
+
+def out_of_range(values: Mapping[str, Any], where: str) -> list[str]:
+    """Return a sentence for every value of the right kind that no model can have."""
+    problems = [
+        f"{where}: {key} is {values[key]!r}, which must be above 0"
+        for key in ("rope_ratio", "layernorm_epsilon")
+        if not values.get(key, 1.0) > 0
+    ]
+    if (layers := values.get("num_layers", 1)) > _MOST_LAYERS:
+        problems.append(
+            f"{where}: num_layers is {layers}, and more than {_MOST_LAYERS:,} layers are not "
+            "supported (published models have 28 to 61); download the file again"
+        )
+    return problems
+
+
+def foreign_rotary_keys(keys: Mapping[str, Any], base: float, where: str) -> list[str]:
+    """Return a sentence for every rotary key of other models that says something else than `base`.
+
+    ``{"rope_type": "default"}`` is what transformers writes by itself, with the base or without.
+    """
+    problems: list[str] = []
+    for key in ROTARY_KEYS:
+        value = keys.get(key)
+        said = value if isinstance(value, Mapping) else {"rope_theta": value}
+        kinds = {said.get("rope_type", "default"), said.get("type", "default")}
+        rest = said.keys() - {"rope_type", "type", "rope_theta"}
+        theta = said.get("rope_theta", base)
+        plain = kinds == {"default"} and not rest and theta == base
+        if value is not None and value != {} and not plain:
+            problems.append(
+                f"{where}: {key} is {value!r}, which the ChatGLM models do not have; the one "
+                "supported way to longer rows is rope_ratio (docs/models.md): set it and remove "
+                f"{key}"
+            )
     return problems
 
 

@@ -14,13 +14,20 @@ import torch
 from transformers import PreTrainedConfig
 
 from glmforge.errors import ModelError
-from glmforge.models.config_values import wrong_values
+from glmforge.models.config_values import (
+    ROTARY_KEYS,
+    foreign_rotary_keys,
+    out_of_range,
+    wrong_values,
+)
 from glmforge.models.families import FAMILY_KEY, FamilyDecision, decide_family
 
 _PRIVATE = ("_decision", "_origin", "_given_aliases", "_code_names")
 # Keys that name files of code. The Auto classes and pipelines run what a configuration shows them
 # there; ours keeps the keys for config.json and shows nothing.
 _CODE_KEYS = ("auto_map", "custom_pipelines")
+
+_QUANTISE = "optionally loaded in 4 bit by bitsandbytes, and quantise afterwards"
 
 
 class ChatGLMConfig(PreTrainedConfig):
@@ -52,6 +59,8 @@ class ChatGLMConfig(PreTrainedConfig):
         self._check_kinds(kwargs, directory)
         aliases = {key: kwargs[key] for key in self.attribute_map if key in kwargs}
         code_names = {key: kwargs.pop(key) for key in _CODE_KEYS if key in kwargs}
+        # transformers would turn some of them into others.
+        rotary = {key: kwargs.pop(key) for key in ROTARY_KEYS if key in kwargs}
         super().__post_init__(**kwargs)
         self._code_names = code_names
         self._origin = origin
@@ -59,7 +68,7 @@ class ChatGLMConfig(PreTrainedConfig):
         keys = {**self.__dict__, "model_type": "chatglm", "_name_or_path": origin}
         keys["transformers_version"] = kwargs.get("transformers_version", self.transformers_version)
         self._decision = decide_family(keys, directory)
-        self._check_values(_file_in(directory))
+        self._check_values(_file_in(directory), rotary)
 
     @classmethod
     def _subclass_for(cls, keys: Mapping[str, Any]) -> type["ChatGLMConfig"]:
@@ -104,13 +113,15 @@ class ChatGLMConfig(PreTrainedConfig):
         if problems:
             raise ModelError(problems)
 
-    def _check_values(self, where: str) -> None:
+    def _check_values(self, where: str, rotary: Mapping[str, Any]) -> None:
         problems = [
             f"{where}: {key} is {getattr(self, key)!r}; every published model of this family has "
             f"{value!r}, and nothing else is supported"
             for key, value in self.fixed_values.items()
             if getattr(self, key, value) != value
         ]
+        problems += out_of_range(self.__dict__, where)
+        problems += foreign_rotary_keys(rotary, getattr(self, "rope_base", 10000.0), where)
         groups = getattr(self, "multi_query_group_num", 1)
         if self.num_attention_heads % groups:
             problems.append(
@@ -170,17 +181,23 @@ def _is_dtype(value: Any) -> bool:
 
 
 def refuse_vendor_export(keys: Mapping[str, Any]) -> None:
-    """Refuse the keys of a vendor's int4 or int8 export, before anything else is asked of them.
+    """Refuse the keys of a quantised export, before anything else is asked of them.
 
     Raises:
-        ModelError: ``quantization_bit`` is set.
+        ModelError: ``quantization_bit`` (the vendor's int4 and int8) or ``quantization_config``
+            (gptq, awq, bitsandbytes and others) is set.
     """
-    bits = keys.get("quantization_bit")
-    if bits:
-        where = _file_in(str(keys.get("name_or_path") or ""))
+    where = _file_in(str(keys.get("name_or_path") or ""))
+    if bits := keys.get("quantization_bit"):
         raise ModelError(
             f"{where}: quantization_bit is {bits}: this is an int{bits} "
             "export, and its packed weights can be neither trained nor merged into; "
-            f"train on the 16-bit base (the model of the same name without -int{bits}), "
-            "optionally loaded in 4 bit by bitsandbytes, and quantise afterwards"
+            f"train on the 16-bit base (the model of the same name without -int{bits}), {_QUANTISE}"
+        )
+    if settings := keys.get("quantization_config"):
+        method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
+        raise ModelError(
+            f"{where}: quantization_config is of {method or 'an unnamed method'}: this is a "
+            "quantised export, and its packed weights can be neither trained nor merged into; "
+            f"train on the 16-bit base it was made from, {_QUANTISE}"
         )

@@ -24,6 +24,7 @@ from transformers import (
 from transformers.initialization import no_init_weights
 
 from glmforge.errors import ModelError
+from glmforge.models.configuration import refuse_vendor_export
 from glmforge.models.dtypes import DTYPE_NAMES
 from glmforge.models.families import family_of
 from glmforge.models.foreign import attention_for, class_for
@@ -68,6 +69,7 @@ def load_config(directory: str | Path) -> PreTrainedConfig:
             f"{file}: the installed transformers has no model_type {keys['model_type']!r}; code of "
             "a model directory is never run"
         )
+    refuse_vendor_export({**keys, "name_or_path": str(path)})
     try:
         return AutoConfig.from_pretrained(str(path), trust_remote_code=False)
     except _WRONG_VALUES as error:

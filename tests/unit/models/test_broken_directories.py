@@ -107,6 +107,13 @@ WRONG_VALUES = [
     ("add_qkv_bias", "true"), ("num_attention_heads", 0), ("num_hidden_layers", "2"),
     ("family", "chatglm3"), ("rmsnorm", False), ("pre_seq_len", 128), ("model_type", None),
     ("model_type", 3), ("multi_query_group_num", 3), ("use_return_dict", True),
+    ("rope_ratio", 0), ("rope_ratio", -1.0), ("rope_ratio", float("nan")),
+    ("layernorm_epsilon", 0), ("layernorm_epsilon", -1e-5), ("num_layers", 10**10),
+    ("rope_scaling", {"type": "linear", "factor": 4.0}), ("rope_theta", 500_000),
+    ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}), ("rope_scaling", "yarn"),
+    ("rope_parameters", {"rope_type": "default", "rope_theta": 5e5}),
+    ("quantization_config", {"quant_method": "gptq", "bits": 4}),
+    ("quantization_config", {"quant_method": "awq"}), ("quantization_config", "x"),
 ]  # fmt: skip
 
 
@@ -120,6 +127,34 @@ def test_a_value_that_no_model_can_have_names_file_and_key(directory, key, value
             use(directory)
         assert all(problem.startswith(f"{path}: ") for problem in error.value.problems)
         assert key in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope_scaling", None),
+        ("rope_theta", 10_000.0),
+        ("rope_parameters", {"rope_type": "default", "rope_theta": 10_000.0}),
+        ("quantization_config", None),
+    ],
+)
+def test_a_rotary_or_quantisation_key_that_says_nothing_is_let_pass(
+    directory, tmp_path, key, value
+):
+    """Also after a round trip through save_pretrained."""
+    path = directory / "config.json"
+    keys = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**keys, key: value}), encoding="utf-8")
+    load_config(directory).save_pretrained(tmp_path / "again")
+    assert load_config(tmp_path / "again").rope_base == 10_000.0
+
+
+def test_a_quantised_export_of_another_model_says_what_to_use(tmp_path):
+    for method in ("gptq", "awq", "bitsandbytes"):
+        keys = {"model_type": "llama", "quantization_config": {"quant_method": method}}
+        (tmp_path / "config.json").write_text(json.dumps(keys), encoding="utf-8")
+        with pytest.raises(ModelError, match=f"config.json: .*{method}.*train on the 16-bit base"):
+            load_config(tmp_path)
 
 
 def test_all_wrong_values_are_named_at_once(directory):
