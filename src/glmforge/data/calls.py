@@ -116,6 +116,15 @@ def call_findings(
         if text is not None and not is_json_object(text):
             what = f"message {number} (assistant) calls {message.name!r} with {ARGUMENTS_FAULT}"
             yield "bad-call", f"{what}: {text[:80]!r}", ARGUMENTS_ADVICE, "error"
+        if tools and message.name not in (*_FREE_INPUT, *_names(tools)):
+            yield _unlisted(message.name, number, tools)
+
+
+def _unlisted(name: str, number: int, tools: Sequence[Mapping[str, Any]]) -> Finding:
+    """The warning of a call (in message ``number``) of a tool that the record does not list."""
+    listed = ", ".join(sorted(map(repr, _names(tools))))
+    text = f"message {number} (assistant) calls {name!r}, and the record's tools list only {listed}"
+    return "unlisted-tool", text, "correct the name, or add the tool to them", "warning"
 
 
 def _called_with(message: Message, tools: Sequence[Mapping[str, Any]]) -> str | None:

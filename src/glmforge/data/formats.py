@@ -28,12 +28,14 @@ Reader = Callable[[Mapping[str, Any], ShapeOptions], Iterator[tuple[list[Message
 class Format:
     """One record format: its name, the question asked of a record, and its reader.
 
-    ``read`` yields (messages, tools as found) once for every dialogue of the record.
+    ``read`` yields (messages, tools as found) once for every dialogue of the record. ``fields``
+    are those that hold the dialogue; none for text, which may repeat a dialogue in its own way.
     """
 
     name: str
     matches: Callable[[Mapping[str, Any]], bool]
     read: Reader
+    fields: tuple[str, ...] = ()
 
 
 def to_conversations(
@@ -61,6 +63,7 @@ def to_conversations(
         form = find_format(value)
         if form is None:
             raise _unknown(value)
+        _refuse_two(form, value, options)
         for place, (messages, tools) in enumerate(form.read(value, options), 1):
             yield read_dialogue(messages, tools, numbered(record.source, place))
     except Unreadable as error:
@@ -70,6 +73,35 @@ def to_conversations(
 def find_format(value: Mapping[str, Any]) -> Format | None:
     """The first format whose question the record answers with yes."""
     return next((form for form in FORMATS if form.matches(value)), None)
+
+
+def _refuse_two(form: Format, value: Mapping[str, Any], options: ShapeOptions) -> None:
+    """Refuse a record that holds dialogues in two formats, unless both say the same.
+
+    Raises:
+        Unreadable: there is another one, which differs or cannot be read.
+    """
+    if not form.fields:
+        return
+    for other in FORMATS:
+        names = other.fields
+        if not names or other is form or any(value.get(key) in _NOTHING for key in names):
+            continue
+        if other.matches(value) and _said(form, value, options) != _said(other, value, options):
+            places = f"{'/'.join(form.fields)} and in {'/'.join(names)}"
+            raise Unreadable(
+                "two-dialogues",
+                f"the record has two dialogues, in {places}, which differ",
+                "keep one of them",
+            )
+
+
+def _said(form: Format, value: Mapping[str, Any], options: ShapeOptions) -> list[list[Message]]:
+    """The dialogues that a format sees in a record; none where it cannot read them."""
+    try:
+        return [messages for messages, _ in form.read(value, options)]
+    except Unreadable:
+        return []
 
 
 def _unknown(value: Mapping[str, Any]) -> Unreadable:
@@ -244,35 +276,62 @@ def _has_instances(value: Mapping[str, Any]) -> bool:
     return "instruction" in value and isinstance(value.get("instances"), list)
 
 
+_NOTHING: tuple[Any, ...] = (None, "", [])
+
 FORMATS: tuple[Format, ...] = (
-    Format(name="messages", matches=_has("messages"), read=_read_list("messages")),
-    Format(name="conversations", matches=_has("conversations"), read=_read_list("conversations")),
-    Format(name="human/assistant turns", matches=_is_turns, read=_read_turns("conversation")),
-    Format(name="seed tasks", matches=_has_instances, read=_read_instances),
+    Format(
+        name="messages",
+        matches=_has("messages"),
+        read=_read_list("messages"),
+        fields=("messages",),
+    ),
+    Format(
+        name="conversations",
+        matches=_has("conversations"),
+        read=_read_list("conversations"),
+        fields=("conversations",),
+    ),
+    Format(
+        name="human/assistant turns",
+        matches=_is_turns,
+        read=_read_turns("conversation"),
+        fields=("conversation",),
+    ),
+    Format(
+        name="seed tasks",
+        matches=_has_instances,
+        read=_read_instances,
+        fields=("instances",),
+    ),
     Format(
         name="instruction/output",
         matches=_has("instruction", "output"),
         read=_pair_reader(("instruction", "input"), "output"),
+        fields=("instruction", "output"),
     ),
     Format(
         name="content/summary",
         matches=_has("content", "summary"),
         read=_pair_reader(("content",), "summary"),
+        fields=("content", "summary"),
     ),
     Format(
         name="prompt/response",
         matches=_has("prompt", "response"),
         read=_pair_reader(("prompt",), "response"),
+        fields=("prompt", "response"),
     ),
     Format(
         name="query/response",
         matches=_has("query", "response"),
         read=_pair_reader(("query",), "response"),
+        fields=("query", "response"),
     ),
     Format(
         name="question/std_answer",
         matches=_has("question", "std_answer"),
         read=_pair_reader(("question",), "std_answer"),
+        fields=("question", "std_answer"),
     ),
     Format(name="text", matches=_is_text("text", _ANSWERS), read=_read_plain("text")),
     Format(

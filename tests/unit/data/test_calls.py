@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from glmforge.data import encode_rows
+from glmforge.data import Conversation, Message, encode_rows
 from glmforge.data.formats import to_conversations
 from glmforge.data.reading import Record
 from glmforge.data.rules import check
@@ -141,3 +141,20 @@ def test_tools_in_two_places_must_agree(stub):
     for encode in (conversation_of, lambda m, t: encode_rows(m, stub["glm4"], t)):
         with pytest.raises(DataError, match=r"tools in two places, which differ \[two-tools\]"):
             encode(carrying, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("get_weather", []), ("python", []), ("get_wether", ["unlisted-tool"])]
+)
+def test_a_call_of_a_tool_that_the_record_does_not_list_has_a_warning(name, found):
+    messages = (
+        Message(role="user", content="q"),
+        Message(role="assistant", content="", name=name, arguments="{}"),
+    )
+    tools = ({"type": "function", "function": {"name": "get_weather"}},)
+    problems = check(Conversation(messages=messages, tools=tools, source="x:1"))
+    assert [problem.rule for problem in problems] == found
+    for problem in problems:
+        assert problem.level == "warning"
+        assert "calls 'get_wether', and the record's tools list only 'get_weather'" in problem.text
+    assert check(Conversation(messages=messages, source="x:1")) == []
