@@ -21,6 +21,7 @@ from glmforge.models.glm.tokenization_base import GLMTokenizer
 from glmforge.models.glm.tokenization_sentencepiece import ChatGLM2Tokenizer, ChatGLM3Tokenizer
 from glmforge.models.glm.tokenization_tiktoken import ChatGLM4Tokenizer, is_tiktoken_file
 from glmforge.models.hub import resolve_directory
+from glmforge.models.tokenizer_settings import refuse_other_family, refuse_settings
 
 _CLASSES: tuple[type[GLMTokenizer], ...] = (
     ChatGLM6BTokenizer,
@@ -32,6 +33,7 @@ _SENTENCEPIECE_FAMILIES = ("chatglm2", "chatglm3")
 # What a clone without Git LFS has in place of every large file.
 _POINTER = b"version https://git-lfs"
 _HUB_CLASS_NAME = "ChatGLMTokenizer"
+_OWN_NAMES = (_HUB_CLASS_NAME, *(own.__name__ for own in _CLASSES))
 
 
 class ChatGLMTokenizer:
@@ -97,12 +99,17 @@ def tokenizer_class_of(name: str | Path, **options: Any) -> type[GLMTokenizer]:
                 f"{vocabulary}: a pointer of Git LFS, not the vocabulary: run `git lfs pull` "
                 "in the directory, or download the file"
             )
-    if is_first:
-        return ChatGLM6BTokenizer
-    if is_tiktoken_file(vocabulary):
-        return ChatGLM4Tokenizer
-    is_second = _sentencepiece_family(name, options) == ChatGLM2Tokenizer.family
-    return ChatGLM2Tokenizer if is_second else ChatGLM3Tokenizer
+    own: type[GLMTokenizer] = ChatGLM6BTokenizer
+    if not is_first and is_tiktoken_file(vocabulary):
+        own = ChatGLM4Tokenizer
+    elif not is_first:
+        is_second = _sentencepiece_family(name, options) == ChatGLM2Tokenizer.family
+        own = ChatGLM2Tokenizer if is_second else ChatGLM3Tokenizer
+    model = _find_json(name, "config.json", options)
+    settings = _find_json(name, "tokenizer_config.json", options)
+    refuse_settings(settings, model, _OWN_NAMES, str(name))
+    refuse_other_family(own.family, model, str(vocabulary), str(name))
+    return own
 
 
 def _num_image_tokens(name: str | Path, options: dict[str, Any]) -> int | None:
@@ -112,6 +119,10 @@ def _num_image_tokens(name: str | Path, options: dict[str, Any]) -> int | None:
     config.json holds tell the two vocabularies apart.
     """
     settings = _find_json(name, "tokenizer_config.json", options)
+    model = _find_json(name, "config.json", options)
+    first = model.get("bos_token_id")
+    offsets = {130_004: 0, 130_004 + OLD_IMAGE_TOKENS: OLD_IMAGE_TOKENS}
+    offset = offsets.get(first) if isinstance(first, int) else None
     if "num_image_tokens" in settings:
         named = settings["num_image_tokens"]
         if type(named) is not int or named < 0:
@@ -119,10 +130,14 @@ def _num_image_tokens(name: str | Path, options: dict[str, Any]) -> int | None:
                 f"{name}/tokenizer_config.json: num_image_tokens is {named!r}, which must be 0 or "
                 f"{OLD_IMAGE_TOKENS}"
             )
+        if offset not in (None, named):
+            raise ModelError(
+                f"{name}/tokenizer_config.json: num_image_tokens is {named}, but config.json "
+                f"(bos_token_id {first}, {model.get('vocab_size')} rows) is of the vocabulary with "
+                f"{offset}: take both files, and ice_text.model, from one download of the model"
+            )
         return named
-    first = _find_json(name, "config.json", options).get("bos_token_id")
-    offsets = {130_004: 0, 130_004 + OLD_IMAGE_TOKENS: OLD_IMAGE_TOKENS}
-    return offsets.get(first) if isinstance(first, int) else None
+    return offset
 
 
 def _sentencepiece_family(name: str | Path, options: dict[str, Any]) -> str:
@@ -156,11 +171,10 @@ def load_tokenizer(directory: str | Path) -> PreTrainedTokenizerBase:
     path = resolve_directory(directory, weights=False)
     settings = _find_json(path, "tokenizer_config.json", {})
     model = _find_json(path, "config.json", {})
-    own_names = (_HUB_CLASS_NAME, *(own.__name__ for own in _CLASSES))
     if (
-        settings.get("tokenizer_class") in own_names
+        settings.get("tokenizer_class") in _OWN_NAMES
         or (path / "ice_text.model").is_file()
-        or (model.get("model_type") == "chatglm" and not settings.get("tokenizer_class"))
+        or model.get("model_type") == "chatglm"
     ):
         return ChatGLMTokenizer.from_pretrained(path)
     try:
