@@ -1,15 +1,22 @@
 """The connection between the launchers of several machines while their ranks run.
 
 Node 0 holds a connection to each other node; by it, the first failure anywhere reaches all nodes,
-and a machine that goes away is noticed. Lines of JSON over TCP; the meeting itself is
+and a machine that goes away is noticed. Where the network goes away nothing ends a connection, so
+each side says every few seconds that it is there. Lines of JSON over TCP; the meeting itself is
 ``rollcall.py``.
 """
 
 import contextlib
 import json
 import socket
+import time
 from dataclasses import asdict, dataclass
 from typing import Any
+
+PING_SECONDS = 5.0
+"""How often a launcher says that it is there."""
+SILENCE_SECONDS = 30.0
+"""After how long without a word a node counts as gone."""
 
 _CHUNK = 1 << 16
 
@@ -35,7 +42,17 @@ class Peer:
         self._socket = connection
         self._socket.setblocking(False)
         self._buffer = b""
+        self._heard_at = time.monotonic()
         self.open = True
+
+    def begin(self) -> None:
+        """Count silence from now on: before, the other side was not asked to speak."""
+        self._heard_at = time.monotonic()
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long ago anything came."""
+        return time.monotonic() - self._heard_at
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one message; a peer that is gone is noticed when it is read."""
@@ -55,7 +72,9 @@ class Peer:
                 break
             except OSError:
                 chunk = b""
-            if not chunk:
+            if chunk:
+                self._heard_at = time.monotonic()
+            else:
                 self.open = False
             self._buffer += chunk
         *lines, self._buffer = self._buffer.split(b"\n")
@@ -63,6 +82,7 @@ class Peer:
 
     def close(self) -> None:
         """Close the connection."""
+        self.open = False
         self._socket.close()
 
 
@@ -75,6 +95,9 @@ class Link:
         self._finished: set[int] = set()
         self._failure: Failure | None = None
         self._told: Failure | None = None
+        self._pinged_at = 0.0
+        for peer in peers:
+            peer.begin()
 
     def tell(self, failure: Failure) -> None:
         """Say once that a rank of this node failed, unless another node did before."""
@@ -84,26 +107,47 @@ class Link:
         self._send_all({"kind": "failed", **asdict(failure)})
 
     def heard(self) -> Failure | None:
-        """Return the first failure that another node told of, or a node that went away."""
-        if self._failure is not None:
-            return self._failure
-        for peer in self._peers:
-            for message in peer.receive():
-                if message.pop("kind") == "finished":
-                    self._finished.add(peer.node)
-                elif self._failure is None and Failure(**message) != self._told:
-                    self._failure = Failure(**message)
-            if not peer.open and peer.node not in self._finished and self._failure is None:
-                self._failure = Failure(
-                    rank=-1,
-                    code=-9,
-                    host=peer.host,
-                    text=f"node {peer.node} ({peer.host}) went away without a word: its launcher "
-                    "was killed, or the machine or network is down",
-                )
-        if self._failure is not None and self._node == 0:
-            self._send_all({"kind": "failed", **asdict(self._failure)})
+        """Return the first failure that another node told of, or a node that went away.
+
+        Call it often: it also says to the others that this node is there, which they want to know
+        after a failure too, while ranks stop.
+        """
+        self._ping()
+        if self._failure is None:
+            for peer in self._peers:
+                self._hear(peer)
+            if self._failure is not None and self._node == 0:
+                self._send_all({"kind": "failed", **asdict(self._failure)})
         return self._failure
+
+    def _hear(self, peer: Peer) -> None:
+        for message in peer.receive():
+            kind = message.pop("kind")
+            if kind == "finished":
+                self._finished.add(peer.node)
+            elif kind == "failed" and self._failure is None and Failure(**message) != self._told:
+                self._failure = Failure(**message)
+        if peer.node in self._finished or self._failure is not None:
+            return
+        if not peer.open:
+            self._failure = _gone(
+                peer,
+                "went away without a word: its launcher was killed, or the machine or network is "
+                "down",
+            )
+        elif peer.silent_seconds > SILENCE_SECONDS:
+            self._failure = _gone(
+                peer,
+                f"is no longer heard of: nothing came from it for {SILENCE_SECONDS:.0f} s; the "
+                "network between the machines is down, or that machine or its launcher stands "
+                "still",
+            )
+            peer.close()
+
+    def _ping(self) -> None:
+        if time.monotonic() - self._pinged_at >= PING_SECONDS:
+            self._pinged_at = time.monotonic()
+            self._send_all({"kind": "here"})
 
     def finish(self) -> None:
         """Say that this node is done, and close."""
@@ -115,3 +159,7 @@ class Link:
         for peer in self._peers:
             if peer.open:
                 peer.send(message)
+
+
+def _gone(peer: Peer, what: str) -> Failure:
+    return Failure(rank=-1, code=-9, host=peer.host, text=f"node {peer.node} ({peer.host}) {what}")

@@ -40,8 +40,8 @@ def conclude(
     Raises:
         RankFailed: a rank or a machine died.
     """
-    if watched.killed:
-        say("launch: killed at the second Ctrl-C")
+    if watched.killed is not None:
+        say(f"launch: killed {watched.killed}")
         return INTERRUPTED
     first = first_failure(ranks, reports)
     if heard is not None and (first is None or urgency(first.code) >= urgency(heard.code)):

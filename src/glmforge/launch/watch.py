@@ -36,6 +36,11 @@ STOP_SECONDS = 60.0
 """The same after a rank that stopped on purpose, with a checkpoint."""
 TERM_SECONDS = 10.0
 """How long they may take after SIGTERM, before SIGKILL."""
+AGAIN_SECONDS = 2.0
+"""A second SIGTERM sooner than this after the first is the same request: some senders, such as
+`timeout`, signal a process and then its group."""
+PATIENCE_SECONDS = 600.0
+"""How long ranks may take to stop after a signal (the step, then a checkpoint) before SIGKILL."""
 KILL_SECONDS = 5.0
 """How long the kernel may take over SIGKILL before a process is given up."""
 
@@ -62,12 +67,12 @@ class RankProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What happened while watching: the signal that the ranks got, and whether they were killed
-    at a second Ctrl-C.
+    """What happened while watching: the signal that the ranks got, and why they were killed though
+    they were stopping, such as "at the second Ctrl-C"; None where they were not.
     """
 
     signal: int | None
-    killed: bool
+    killed: str | None
 
 
 def start(
@@ -149,18 +154,15 @@ def watch(
         reported_code: gives the exit status of a rank that has said it fails, or None.
         say: prints a line for the user.
     """
-    sent: int | None = None
-    killed = False
+    stopping = _Stopping()
     deadline: float | None = None
     while any(item.code is None for item in ranks):
         for number in signals.take():
-            if sent is None:
-                sent = FORWARDED[signal.Signals(number)]
+            if stopping.note(number):
                 say(_passing_on(number))
-                _signal_ranks(ranks, sent)
-            elif number == signal.SIGINT:
-                killed = True
-                kill(ranks)
+                _signal_ranks(ranks, FORWARDED[signal.Signals(number)])
+        if stopping.must_kill():
+            kill(ranks)
         _note_ends(ranks)
         reported = reported_code()
         code = next((item.code for item in ranks if item.code), None) or reported
@@ -170,12 +172,47 @@ def watch(
         if deadline is not None and time.monotonic() > deadline:
             _end(ranks)
         time.sleep(POLL_SECONDS)
-    return Watched(signal=sent, killed=killed)
+    return Watched(signal=stopping.sent, killed=stopping.killed)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stopping:
+    """Whether the ranks were asked to stop, with what, when, and why no longer to wait for them."""
+
+    sent: int | None = None
+    killed: str | None = None
+    since: float = 0.0
+    terminated: float | None = None
+
+    def note(self, number: int) -> bool:
+        """Take in a signal; say whether it is the first, which the ranks get."""
+        now = time.monotonic()
+        again = self.terminated is not None and now - self.terminated >= AGAIN_SECONDS
+        if number == signal.SIGTERM and self.terminated is None:
+            self.terminated = now
+        if self.sent is None:
+            self.sent, self.since = FORWARDED[signal.Signals(number)], now
+            return True
+        if number == signal.SIGINT:
+            self.killed = "at the second Ctrl-C"
+        elif number == signal.SIGTERM and again:
+            # After SIGUSR1 the first SIGTERM is Slurm's at the time limit: a save may be under way.
+            self.killed = "at the second SIGTERM"
+        return False
+
+    def must_kill(self) -> bool:
+        """Say whether waiting is over."""
+        if self.sent is not None and time.monotonic() - self.since > PATIENCE_SECONDS:
+            name = signal.Signals(self.sent).name
+            self.killed = self.killed or (
+                f"{PATIENCE_SECONDS:.0f} s after {name}, with no end of the step or its checkpoint"
+            )
+        return self.killed is not None
 
 
 def _passing_on(number: int) -> str:
     name = signal.Signals(number).name
-    again = " (once more: kill)" if number == signal.SIGINT else ""
+    again = " (once more: kill)" if number in (signal.SIGINT, signal.SIGTERM) else ""
     return (
         f"launch: {name} passed on; ranks that train stop after this step with a checkpoint{again}"
     )

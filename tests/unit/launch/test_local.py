@@ -240,6 +240,7 @@ sys.argv = ["glmforge"]
 from test_local import ranks
 import glmforge.launch.watch as watch
 watch.ALONE_SECONDS = watch.TERM_SECONDS = 0.3
+watch.AGAIN_SECONDS, watch.PATIENCE_SECONDS = 1.0, {patience}
 sys.exit(ranks({program!r}, {program!r}))
 """
 COUNT = """
@@ -258,9 +259,9 @@ sys.exit(75)
 """
 
 
-def start_launcher(folder: Path, *, leaves: bool) -> "subprocess.Popen[str]":
+def start_launcher(folder: Path, *, leaves: bool, patience: float = 600) -> "subprocess.Popen[str]":
     program = COUNT.format(folder=str(folder), leaves=leaves)
-    code = LAUNCHER.format(folder=str(Path(__file__).parent), program=program)
+    code = LAUNCHER.format(folder=str(Path(__file__).parent), program=program, patience=patience)
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stderr=subprocess.PIPE,
@@ -303,6 +304,44 @@ def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=10)
     assert process.returncode == 130
     assert "launch: killed at the second Ctrl-C" in err
+
+
+def test_a_second_sigterm_kills_but_not_the_same_one_twice(tmp_path: Path) -> None:
+    """`timeout` signals a process and its group; a scheduler or a user asks again later."""
+    process = start_launcher(tmp_path, leaves=False)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "SIGTERM passed on" in err
+    assert "(once more: kill)" in err
+    assert "launch: killed at the second SIGTERM" in err
+
+
+def test_the_first_sigterm_after_slurms_warning_leaves_a_save_alone(tmp_path: Path) -> None:
+    """SIGUSR1 two minutes before the end, then SIGTERM at the end."""
+    process = start_launcher(tmp_path, leaves=False)
+    process.send_signal(signal.SIGUSR1)
+    time.sleep(1.2)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    process.communicate()
+
+
+def test_ranks_that_do_not_stop_in_their_time_are_killed(tmp_path: Path) -> None:
+    """Such as a rank that waits for another machine, which is gone."""
+    process = start_launcher(tmp_path, leaves=False, patience=1)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "launch: killed 1 s after SIGTERM, with no end of the step or its checkpoint" in err
 
 
 def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:

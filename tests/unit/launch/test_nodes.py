@@ -22,10 +22,11 @@ import sys
 sys.argv = ["glmforge"]
 from pathlib import Path
 from glmforge.errors import GlmForgeError
-from glmforge.launch import rollcall, watch
+from glmforge.launch import link, rollcall, watch
 from glmforge.launch.nodes import NodeSettings, run_node
 rollcall.MEETING_SECONDS = {patience}
 watch.ALONE_SECONDS = watch.TERM_SECONDS = 0.3
+link.PING_SECONDS, link.SILENCE_SECONDS = 0.2, {silence}
 settings = NodeSettings(num_nodes={num_nodes}, node={node}, address={address!r}, port={port},
                         nproc={nproc}, hosts={hosts!r})
 record = {record!r}
@@ -59,6 +60,7 @@ class Machines:
         record: str = "",
         alike: dict[str, str] | None = None,
         hosts: tuple[str, ...] = (),
+        silence: float = 30,
     ) -> "subprocess.Popen[str]":
         code = LAUNCHER.format(
             node=node,
@@ -71,6 +73,7 @@ class Machines:
             record=record,
             alike=alike or {},
             hosts=hosts,
+            silence=silence,
         )
         process = subprocess.Popen(
             [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
@@ -239,6 +242,30 @@ def test_a_machine_that_goes_away_ends_the_other(machines: Machines, tmp_path: P
     assert code == 4
     assert "node 1" in err
     assert "went away without a word" in err
+
+
+def test_a_machine_that_is_no_longer_heard_of_ends_the_other(
+    machines: Machines, tmp_path: Path
+) -> None:
+    """A connection stays open when the network goes away, as it does to a launcher that stands."""
+    (tmp_path / "config.yaml").write_text("method: lora\n")
+    program = f"open(r'{tmp_path}/' + str(rank), 'w').close()\ntime.sleep(60)"
+    one = machines(0, program, silence=3, record=str(tmp_path))
+    two = machines(1, program, silence=3)
+    end = time.monotonic() + 30
+    while not all((tmp_path / str(rank)).exists() for rank in (0, 1)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    time.sleep(4)  # nothing happens, for longer than the silence that counts
+    assert one.poll() is None
+    two.send_signal(signal.SIGSTOP)
+    code, err = ended(one)
+    assert code == 4
+    assert f"node 1 ({socket.gethostname()}) is no longer heard of: nothing came" in err
+    assert "for 3 s; the network between the machines is down" in err
+    final = json.loads((tmp_path / "final.json").read_text())
+    assert final["status"] == "failed"
+    assert "no longer heard of" in final["problem"]
 
 
 def test_a_stop_with_a_checkpoint_reaches_both(machines: Machines) -> None:
