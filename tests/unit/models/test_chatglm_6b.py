@@ -250,3 +250,19 @@ def test_a_static_cache_is_refused_by_name(tiny_model, how):
         options[CACHE_FIELD] = StaticCache(config=model.config, max_cache_len=16)
     with pytest.raises(ModelError, match="ChatGLM-6B does not generate with a StaticCache"):
         model.generate(ids, **options)
+
+
+@pytest.mark.parametrize("option", [{"prefill_chunk_size": 2}, {"guidance_scale": 1.5}])
+def test_generation_that_splits_a_row_is_refused_by_name(model, option):
+    with pytest.raises(ModelError, match=f"does not generate with {next(iter(option))}"):
+        model.generate(row([5, 6, 7], []), max_new_tokens=2, **option)
+
+
+def test_a_mask_of_another_length_than_the_rows_is_refused(model):
+    ids = row([5, 6, 7], [8])
+    for length in (ids.shape[1] - 1, ids.shape[1] + 1):
+        mask = torch.ones(1, length, dtype=torch.long)
+        with pytest.raises(ModelError, match=f"attention_mask is of {length} tokens"):
+            model(ids, attention_mask=mask)
+        with pytest.raises(ModelError, match=f"attention_mask is of {length} tokens"):
+            model.generate(ids, attention_mask=mask, max_new_tokens=2)

@@ -1,6 +1,7 @@
 """A call in OpenAI's ``tool_calls`` is written in a prompt as it is trained, or refused by name."""
 
 import pytest
+from transformers.utils import get_json_schema
 from vocabularies import write_bpe, write_ranks, write_unigram
 
 from glmforge.data.templates import encode_conversation, generation_prompt
@@ -108,3 +109,28 @@ def test_tools_that_differ_from_those_of_the_dialogue_are_refused(shared, name):
     assert tokenizer.apply_chat_template(carrying, tools=wrapped, tokenize=False)
     with pytest.raises(ModelError, match="differ from `tools`"):
         tokenizer.apply_chat_template(carrying, tools=[{**tool, "name": "v"}], tokenize=False)
+
+
+def get_weather(city: str) -> str:
+    """Say the weather.
+
+    Args:
+        city: its name
+    """
+    return city
+
+
+def undescribed(city):
+    return city
+
+
+def test_a_python_function_is_a_tool_as_its_description_is(tokenizer):
+    if tokenizer.family not in ("chatglm3", "glm4"):
+        return
+    messages = [QUESTION]
+    written = tokenizer.apply_chat_template(messages, tools=[get_weather], tokenize=False)
+    schema = get_json_schema(get_weather)
+    assert written == tokenizer.apply_chat_template(messages, tools=[schema], tokenize=False)
+    assert "its name" in written
+    with pytest.raises(ModelError, match="tool 0 is a function that transformers cannot describe"):
+        tokenizer.apply_chat_template(messages, tools=[undescribed])

@@ -187,6 +187,7 @@ class ChatGLM6BModel(ChatGLM6BPreTrainedModel):
             mask_given, visible = True, _visible_from_vendor(attention_mask)
         else:
             mask_given, visible = False, attention_mask
+            _refuse_length(attention_mask, past_tokens + num_tokens)
         if position_ids is None or not (mask_given or past_tokens):
             if input_ids is None or past_tokens:
                 raise ModelError(
@@ -218,6 +219,14 @@ class ChatGLM6BModel(ChatGLM6BPreTrainedModel):
         width = config.hidden_size // config.num_attention_heads // len(parts)
         frequencies = rotary_frequencies(width, 10000.0, position_ids.device).half().float()
         return tuple(rotary_angles(part, frequencies) for part in parts)
+
+
+def _refuse_length(mask: Tensor | None, num_tokens: int) -> None:
+    if mask is not None and mask.shape[-1] != num_tokens:
+        raise ModelError(
+            f"attention_mask is of {mask.shape[-1]} tokens, but the rows have {num_tokens}, those "
+            "in the cache included: pass the mask that the tokenizer gave with the ids"
+        )
 
 
 def _visible_from_vendor(masked_B1TS: Tensor) -> Tensor:
@@ -335,10 +344,30 @@ class ChatGLM6BForConditionalGeneration(
         return inputs
 
     def generate(self, inputs: Tensor | None = None, **kwargs: Any) -> Any:
-        """Generate as transformers does; the tokenizer's 4-D mask and positions may be passed."""
+        """Generate as transformers does; the tokenizer's 4-D mask and positions may be passed.
+
+        Raises:
+            ModelError: an option that splits a row, or a mask of another length than the rows.
+        """
+        settings = kwargs.get("generation_config") or self.generation_config
+        asked = {
+            name: kwargs.get(name, getattr(settings, name, None))
+            for name in ("prefill_chunk_size", "guidance_scale")
+        }
+        refused = [
+            f"ChatGLM-6B does not generate with {name} ({value!r}): its positions and mask need "
+            "every row whole, mask token and <sop> included; leave it out"
+            for name, value in asked.items()
+            if value is not None and not (name == "guidance_scale" and value == 1)
+        ]
+        if refused:
+            raise ModelError(refused)
         mask = kwargs.get("attention_mask")
         if mask is not None and mask.dim() == 4:
             # A token that no query of its row sees, itself included, is padding.
             kwargs["attention_mask"] = (~mask[:, 0].bool().all(dim=1)).long()
         kwargs.pop("position_ids", None)
+        ids = inputs if inputs is not None else kwargs.get("input_ids")
+        if ids is not None:
+            _refuse_length(kwargs.get("attention_mask"), ids.shape[1])
         return super().generate(inputs, **kwargs)

@@ -11,6 +11,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from transformers import BatchEncoding
+from transformers.utils import get_json_schema
+from transformers.utils.chat_template_utils import (
+    DocstringParsingException,
+    TypeHintParsingException,
+)
 
 from glmforge.errors import ModelError
 from glmforge.tool_calls import BadCall, calls_of, read_call, tool_fault
@@ -109,6 +114,32 @@ def with_tools(
     if messages[0]["role"] == "system":
         return [{**messages[0], "tools": list(tools)}, *messages[1:]]
     return [{"role": "system", "content": prompt, "tools": list(tools)}, *messages]
+
+
+def describe_functions(tools: Any) -> Any:
+    """Return `tools` with every Python function as its description, from hints and docstring.
+
+    Raises:
+        ModelError: a function lacks a docstring or a type hint; all of them at once.
+    """
+    if not isinstance(tools, list | tuple):
+        return tools
+    described: list[Any] = []
+    problems: list[str] = []
+    for number, tool in enumerate(tools):
+        if not callable(tool):
+            described.append(tool)
+            continue
+        try:
+            described.append(get_json_schema(tool))
+        except (DocstringParsingException, TypeHintParsingException) as error:
+            problems.append(
+                f"tool {number} is a function that transformers cannot describe ({error}): give "
+                "it type hints and a docstring with Args, or pass its description"
+            )
+    if problems:
+        raise ModelError(problems)
+    return described
 
 
 def read_tools(tools: Any) -> list[Mapping[str, Any]]:
@@ -213,6 +244,7 @@ class ChatEncoding:
         if refused:
             raise ModelError(refused)
         batched = bool(conversation) and isinstance(conversation[0], (list, tuple))
+        tools = describe_functions(tools)
         parts = [
             self._chat_parts(dialogue, tools, add_generation_prompt)
             for dialogue in (conversation if batched else [conversation])
