@@ -38,6 +38,8 @@ class ChatGLMConfig(PreTrainedConfig):
     """
 
     model_type = "chatglm"
+    # What AutoTokenizer opens where tokenizer_config.json names no class (tokenizers.py).
+    tokenizer_class: ClassVar[str] = "ChatGLMTokenizer"
     families: ClassVar[tuple[str, ...]] = ()
     fixed_values: ClassVar[Mapping[str, Any]] = {}
 

@@ -4,10 +4,11 @@ import json
 
 import pytest
 from generations import FIRST_GENERATION, GENERATIONS
+from transformers import AutoTokenizer
 from vocabularies import write_bpe, write_ranks, write_unigram
 
 from glmforge.errors import ModelError
-from glmforge.models import load_tokenizer
+from glmforge.models import load_config, load_tokenizer
 
 WRITERS = {"chatglm": write_unigram, "chatglm3": write_bpe, "glm4-9b": write_ranks}
 KEYS = {
@@ -67,3 +68,18 @@ def test_rows_of_the_first_vocabulary_beside_settings_of_the_new_one(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(keys), encoding="utf-8")
     with pytest.raises(ModelError, match=r"num_image_tokens is 0, but .*150528 rows.*20000"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("family", WRITERS)
+@pytest.mark.parametrize("trust", [None, True])
+def test_auto_tokenizer_needs_no_tokenizer_config(tmp_path, family, trust):
+    write(tmp_path, family, family)
+    (tmp_path / "tokenizer_config.json").unlink()
+    keys = {**KEYS[family], "auto_map": {"AutoTokenizer": ["tokenization_chatglm.Evil", None]}}
+    (tmp_path / "config.json").write_text(json.dumps(keys), encoding="utf-8")
+    (tmp_path / "tokenization_chatglm.py").write_text("raise SystemExit('code was run')")
+    opened = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=trust)
+    assert type(opened) is type(load_tokenizer(tmp_path))
+    load_config(tmp_path).save_pretrained(tmp_path / "again")
+    saved = json.loads((tmp_path / "again" / "config.json").read_text(encoding="utf-8"))
+    assert "tokenizer_class" not in saved
