@@ -6,6 +6,7 @@ the work is in `glmforge.launch`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +16,11 @@ from glmforge.config import RunConfig
 from glmforge.distributed.env import World
 from glmforge.errors import ConfigError, UsageError
 from glmforge.launch.devices import visible_devices
+from glmforge.launch.local import program, run_without_gpus
 from glmforge.launch.nodes import launch_nodes, node_settings
 from glmforge.launch.outcome import say
 from glmforge.launch.sameness import compared_settings
-from glmforge.launch.slurm import SlurmJob, submit, write_job
+from glmforge.launch.slurm import SlurmJob, refuse_changed, submit, write_job
 from glmforge.plan.early import check_map_early
 
 NumNodes = Annotated[
@@ -97,8 +99,7 @@ def leave_for_machines(
     launch, directory = run.launch, Path(run.training.output_dir)
     if options.slurm:
         check_map_early(run, world_size=(options.nnodes or 1) * ranks_here(run))
-        _slurm(options, run, argv)
-        return 0
+        return _slurm(options, run, argv)
     machines = node_settings(
         nnodes=options.nnodes,
         node_rank=options.node_rank,
@@ -147,11 +148,12 @@ def precision_here(run: RunConfig) -> str:
     return "bf16" if min(device.capability for device in devices) >= (8, 0) else "fp16"
 
 
-def _slurm(options: MachineOptions, run: RunConfig, argv: Sequence[str]) -> None:
-    if others := [name for name in options.given() if name not in ("--slurm", "--nnodes")]:
-        raise UsageError(f"--slurm with {', '.join(others)}: Slurm chooses the machines")
+def _slurm(options: MachineOptions, run: RunConfig, argv: Sequence[str]) -> int:
+    """Write and submit the job, once what can be refused here has been; return the exit status."""
+    _refuse_for_slurm(options, run)
     # srun decides about processes and cards: what the config says of them is for this script only.
     words = [word for word in argv[1:] if not word.startswith("launch.")]
+    settings = list(takewhile(lambda word: not word.startswith("--"), words))
     for name, value in run.launch.model_dump().items():
         words += [f"launch.{name}=null"] * (value is not None)
     job = SlurmJob(
@@ -161,8 +163,39 @@ def _slurm(options: MachineOptions, run: RunConfig, argv: Sequence[str]) -> None
         directory=Path.cwd(),
         run_dir=Path(run.training.output_dir),
     )
-    script = write_job(job, ["glmforge"])
+    refuse_changed(job.script)
+    # As the ranks would, but before the job waits in a queue and holds GPUs.
+    if status := run_without_gpus(["data", "prepare", *settings, "--quiet", "--no-rebuild"]):
+        return status
+    script = write_job(job, program([]))
     said = submit(script)
     print(
         f"{script}: {said}" if said else f"{script}: written; sbatch is not here, submit it there"
     )
+    return 0
+
+
+def _refuse_for_slurm(options: MachineOptions, run: RunConfig) -> None:
+    """Refuse what a Slurm job cannot follow, or what contradicts itself.
+
+    Raises:
+        UsageError: all of it at once.
+    """
+    launch, problems = run.launch, []
+    if others := [name for name in options.given() if name not in ("--slurm", "--nnodes")]:
+        problems.append(f"--slurm with {', '.join(others)}: Slurm chooses the machines")
+    chosen = None if launch.gpus is None else len(launch.gpus.split(","))
+    if chosen is not None and launch.nproc not in (None, chosen):
+        problems.append(
+            f"--nproc {launch.nproc} with --gpus {launch.gpus} ({chosen} GPU(s)): each process "
+            "takes one GPU; make the two agree, or leave --gpus out: Slurm chooses the cards"
+        )
+    for name in ("master_addr", "master_port"):
+        if (value := getattr(launch, name)) is not None:
+            option = f"--{name.replace('_', '-')}"
+            problems.append(
+                f"--slurm with {option} {value}: the tasks meet on the job's first machine, at a "
+                f"port of the job's own; leave {option} out (of the config too: launch.{name}=null)"
+            )
+    if problems:
+        raise UsageError(problems)

@@ -1,6 +1,7 @@
 """`glmforge train --slurm` and the options about machines: what is written, started and refused."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,20 +32,68 @@ def options(**values: Any) -> MachineOptions:
     return MachineOptions(*(values.get(name) for name in names), values.get("slurm", False))
 
 
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What would prepare the data; it succeeds."""
+    seen: list[list[str]] = []
+    monkeypatch.setattr(machines, "run_without_gpus", lambda words: seen.append(words) or 0)
+    return seen
+
+
 def test_slurm_writes_a_script_with_the_runs_own_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    prepared: list[list[str]],
 ) -> None:
     """Processes become tasks; srun decides about them, so the config's are taken back."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    argv = ["train", "c.yaml", "training.seed=3", "launch.nproc=8"]
+    argv = ["train", "c.yaml", "training.seed=3", "launch.nproc=8", "--ignore-plan"]
     chosen = options(slurm=True, nnodes=2)
     assert leave_for_machines(chosen, run(tmp_path, nproc=8), argv, World(), {}) == 0
     script = tmp_path / "runs" / "one.sbatch"
     text = script.read_text()
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n" in text
-    words = "c.yaml training.seed=3 launch.nproc=null --resume auto"
-    assert f"glmforge train {words}\n" in text
+    words = "c.yaml training.seed=3 --ignore-plan launch.nproc=null --resume auto"
+    assert f"-m glmforge train {words}\n" in text
+    assert f" {shlex.quote(sys.executable)} " in text
+    read = ["data", "prepare", "c.yaml", "training.seed=3", "--quiet", "--no-rebuild"]
+    assert prepared == [read]
     assert f"{script}: written; sbatch is not here" in capsys.readouterr().out
+
+
+def test_slurm_submits_no_job_whose_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that prepares it has said why."""
+    monkeypatch.setattr(machines, "run_without_gpus", lambda words: 1)
+    monkeypatch.setattr(machines, "submit", lambda script: pytest.fail("submitted"))
+    argv = ["train", "c.yaml"]
+    assert leave_for_machines(options(slurm=True), run(tmp_path), argv, World(), {}) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_slurm_keeps_a_changed_script_and_says_so_first(
+    tmp_path: Path, prepared: list[list[str]]
+) -> None:
+    """Before the data is read."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "one.sbatch").write_text("#!/bin/bash\n")
+    with pytest.raises(LaunchError, match=r"one\.sbatch is there and was changed"):
+        leave_for_machines(options(slurm=True), run(tmp_path), ["train", "c"], World(), {})
+    assert prepared == []
+
+
+def test_slurm_refuses_what_it_could_not_follow(tmp_path: Path) -> None:
+    """Two cards for eight processes; a meeting point of one's own."""
+    config = run(tmp_path, gpus="0,1", nproc=8, master_port=5000, master_addr="10.0.0.1")
+    with pytest.raises(UsageError) as caught:
+        leave_for_machines(options(slurm=True), config, ["train", "c"], World(), {})
+    first, second, third = caught.value.problems
+    assert first.startswith("--nproc 8 with --gpus 0,1 (2 GPU(s))")
+    assert second.startswith("--slurm with --master-addr 10.0.0.1")
+    assert third.startswith("--slurm with --master-port 5000")
+    assert "launch.master_port=null" in third
 
 
 def test_slurm_chooses_the_machines(tmp_path: Path) -> None:

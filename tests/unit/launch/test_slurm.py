@@ -3,12 +3,13 @@
 import dataclasses
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from glmforge.errors import LaunchError
-from glmforge.launch.slurm import SlurmJob, submit, write_job
+from glmforge.launch.slurm import SlurmJob, refuse_changed, submit, write_job
 
 
 def job(tmp_path: Path, *arguments: str) -> SlurmJob:
@@ -43,6 +44,49 @@ def test_a_resume_that_was_written_stays(tmp_path: Path) -> None:
     text = write_job(job(tmp_path, "--resume", "runs/first"), ["glmforge"]).read_text()
     assert "--resume runs/first\n" in text
     assert "--resume auto" not in text
+
+
+def test_the_program_is_named_with_its_path(tmp_path: Path) -> None:
+    """A job may have another PATH; a path may have a space."""
+    text = write_job(job(tmp_path), ["/my venv/bin/python", "-m", "glmforge"]).read_text()
+    assert "--wait=60 '/my venv/bin/python' -m glmforge train 'run config.yaml'" in text
+
+
+def test_a_preflight_takes_one_turn(tmp_path: Path) -> None:
+    """It writes nothing to go on from."""
+    script = write_job(job(tmp_path, "--preflight"), ["glmforge"])
+    text = script.read_text()
+    assert "glmforge train 'run config.yaml' --preflight\n" in text
+    for word in ("--requeue", "scontrol", "--signal", "--resume"):
+        assert word not in text
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("#SBATCH --requeue", "#SBATCH --requeue\n#SBATCH -p gpu"),
+        lambda text: text + "echo done\n",
+        lambda text: "#!/bin/bash\nmy own\n",
+        lambda text: "",
+    ],
+)
+def test_a_changed_script_is_not_written_over(tmp_path: Path, change: Callable[[str], str]) -> None:
+    """Partition and account are the user's to add there."""
+    script = write_job(job(tmp_path), ["glmforge"])
+    script.write_text(change(script.read_text()))
+    theirs = script.read_text()
+    with pytest.raises(LaunchError, match=r"was changed since glmforge wrote it.*`sbatch /"):
+        write_job(job(tmp_path, "training.seed=4"), ["glmforge"])
+    assert script.read_text() == theirs
+
+
+def test_a_script_as_it_was_written_is_written_anew(tmp_path: Path) -> None:
+    """With the arguments of now."""
+    refuse_changed(tmp_path / "none.sbatch")
+    write_job(job(tmp_path), ["glmforge"])
+    script = write_job(job(tmp_path, "training.seed=4"), ["glmforge"])
+    assert "training.seed=4" in script.read_text()
 
 
 def test_a_run_directory_with_a_space_makes_one_word_of_the_job_name(tmp_path: Path) -> None:
