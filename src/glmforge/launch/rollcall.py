@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from glmforge.distributed.interfaces import is_loopback, local_address_towards
 from glmforge.errors import LaunchError
 from glmforge.launch.link import Link, Peer
 from glmforge.launch.ports import RENDEZVOUS, check_meeting_point, free_port
@@ -77,7 +78,7 @@ def _hold(
     deadline = time.monotonic() + MEETING_SECONDS
     there: dict[int, tuple[Node, Peer]] = {}
     refused: list[str] = []
-    with socket.create_server((address, port)) as server:
+    with socket.create_server((_listening(address), port)) as server:
         while len(there) < node.num_nodes - 1:
             server.settimeout(max(0.01, deadline - time.monotonic()))
             try:
@@ -96,6 +97,18 @@ def _hold(
                 continue
             there[said.node] = (said, Peer(said.node, said.host, connection))
     return _deal(node, there, address)
+
+
+def _listening(address: str) -> str:
+    """Return where node 0 listens: at `address`, or at all of its addresses.
+
+    /etc/hosts often gives a machine's own name a loopback address, which no other machine reaches;
+    the others know the name by another one.
+    """
+    if is_loopback(address):
+        return address
+    local = local_address_towards(address)
+    return "" if local is not None and is_loopback(local) else address
 
 
 def _fault(said: Node, node: Node, there: dict[int, tuple[Node, Peer]]) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from glmforge.errors import LaunchError
+from glmforge.launch import rollcall
 from glmforge.launch.hostfile import find_this_host, read_hostfile
 from glmforge.launch.nodes import DEFAULT_PORT, NodeSettings, node_settings
 from glmforge.launch.ports import free_port
@@ -147,6 +148,23 @@ def test_a_taken_rendezvous_is_refused_with_its_own_option(machines: Machines) -
     assert f"port {machines.port} is in use on this machine" in err
     assert "name another in --rdzv HOST:PORT, the same on all machines" in err
     assert "--master-port" not in err
+
+
+@pytest.mark.parametrize(
+    ("address", "local", "expected"),
+    [
+        ("127.0.0.2", "127.0.0.1", "127.0.0.2"),
+        ("10.0.0.1", "10.0.0.1", "10.0.0.1"),
+        ("node-0", "10.0.0.1", "node-0"),
+        ("node-0", "127.0.1.1", ""),
+    ],
+)
+def test_node_0_listens_where_others_reach_it(
+    monkeypatch: pytest.MonkeyPatch, address: str, local: str, expected: str
+) -> None:
+    """Its own name may be a loopback address in its /etc/hosts: at all addresses then."""
+    monkeypatch.setattr(rollcall, "local_address_towards", lambda address: local)
+    assert rollcall._listening(address) == expected
 
 
 def test_without_node_0_the_others_say_so(machines: Machines) -> None:
