@@ -134,7 +134,8 @@ def test_the_configs_of_a_page_are_valid(page: Path, tmp_path: Path) -> None:
         values = yaml.safe_load(text)
         config = tmp_path / "c.yaml"
         config.write_text(yaml.safe_dump(yaml.safe_load(PLAIN) | values), encoding="utf-8")
-        load_config_file(config, [])
+        found = load_config_file(config, [])
+        assert all(getattr(found, section) is not None for section in values)
 
 
 @pytest.mark.parametrize("name", ["tutorial.md", "recipe.md"])
