@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from glmforge.cli.arguments import Settings
 from glmforge.errors import UsageError
 
 app = typer.Typer(
@@ -252,10 +253,7 @@ def preview(
 @app.command()
 def prepare(
     config: Annotated[Path, typer.Argument(help="The run config (YAML).", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Settings in place of the file's."),
-    ] = None,
+    overrides: Settings = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the directories.")] = False,
     rebuild: Annotated[
         bool, typer.Option(help="Make a damaged set anew, or refuse it as train does.")

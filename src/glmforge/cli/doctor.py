@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from glmforge.cli.arguments import Settings
 from glmforge.cli.output import print_json
 
 
@@ -16,14 +17,7 @@ def doctor(
     config: Annotated[
         Path | None, typer.Argument(help="A run config to check too.", show_default=False)
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SECTION.KEY=VALUE]...",
-            help="Settings in place of the file's.",
-            show_default=False,
-        ),
-    ] = None,
+    overrides: Settings = None,
     self_test: Annotated[
         bool, typer.Option(help="Also time an all-reduce between all ranks (about 20 s).")
     ] = True,

@@ -1,12 +1,13 @@
-"""Imports of torch, transformers and DeepSpeed in a third less time.
+"""Imports of torch, transformers and DeepSpeed by the program's own commands.
 
-They make hundreds of thousands of objects that stay, and Python's cycle collector looks through all
-of them again at every few more: two of seven seconds before a run's first step.
+They take a third less time with Python's cycle collector paused.
 """
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from glmforge.collector import collector_paused
 
 
 @contextmanager
@@ -15,11 +16,8 @@ def heavy_imports() -> Iterator[None]:
 
     For the program's own commands: a library would keep its caller's garbage too.
     """
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if was:
-            gc.enable()
+    with collector_paused():
+        try:
+            yield
+        finally:
+            gc.freeze()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from glmforge.cli.arguments import Settings
 from glmforge.cli.output import print_json
 from glmforge.config import load_config_file
 
@@ -18,14 +19,7 @@ ASSUMED_CARD_GIB = 80.0
 
 def plan(
     config: Annotated[Path, typer.Argument(help="The run config (YAML).", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SECTION.KEY=VALUE]...",
-            help="Settings in place of the file's.",
-            show_default=False,
-        ),
-    ] = None,
+    overrides: Settings = None,
     gpus: Annotated[
         int | None, typer.Option(min=1, help="Cards of the run, over all machines.")
     ] = None,

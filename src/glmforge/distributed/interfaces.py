@@ -84,7 +84,6 @@ def _interfaces() -> dict[str, str]:
 
 
 def _interfaces_of_ipv4() -> dict[str, str]:
-
     room = array.array("B", bytes(_ENTRY_BYTES * _MOST_ENTRIES))
     request = struct.pack("iP", len(room), room.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

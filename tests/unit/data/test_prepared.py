@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+from dialogue_lines import line
 
 import glmforge.data.preparing as preparing
 from glmforge.data import BatchPlan, load_examples, pack
@@ -16,18 +17,6 @@ from glmforge.data.sources import ReadOptions
 from glmforge.errors import DataError
 
 SETTINGS = PrepareSettings(max_length=64)
-
-
-def line(number):
-    return json.dumps(
-        {
-            "messages": [
-                {"role": "user", "content": f"问{number}"},
-                {"role": "assistant", "content": "答" * (1 + number % 30)},
-            ]
-        },
-        ensure_ascii=False,
-    )
 
 
 @pytest.fixture

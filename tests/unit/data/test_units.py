@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dialogue_lines import line
 
 import glmforge.data.preparing as preparing
 from glmforge.data import load_examples
@@ -15,18 +16,6 @@ from glmforge.data.preparing import PrepareSettings, prepare
 from glmforge.errors import DataError
 
 SETTINGS = PrepareSettings(max_length=64)
-
-
-def line(number):
-    return json.dumps(
-        {
-            "messages": [
-                {"role": "user", "content": f"问{number}"},
-                {"role": "assistant", "content": "答" * (1 + number % 30)},
-            ]
-        },
-        ensure_ascii=False,
-    )
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from plan_shapes import chatglm3
+from planned import FACTS, config, plan
 from transformers import GlmConfig
 
-from glmforge.config import RunConfig, config_from_mapping
 from glmforge.errors import ConfigError
 from glmforge.models import load_config
 from glmforge.models.glm.configuration import ChatGLM2Config
@@ -19,31 +19,6 @@ from glmforge.plan.report import Plan, make_plan
 from glmforge.plan.request import Card, precision_verdict
 from glmforge.plan.summary import peak_line, plan_for_run, refusal, summary_lines
 from glmforge.plan.text import duration, plan_json, plan_lines
-
-FACTS = DataFacts(
-    dialogues=10_000,
-    rows=1_500,
-    tokens=3_000_000,
-    trained_tokens=1_200_000,
-    longest=1900,
-    packed=True,
-)
-
-
-def config(*overrides: str, **sections: Any) -> RunConfig:
-    values: dict[str, Any] = {
-        "model": {"model_name_or_path": "chatglm3-6b"},
-        "data": {"train": "train.jsonl"},
-        "training": {"output_dir": "run"},
-        **sections,
-    }
-    return config_from_mapping(values, overrides)
-
-
-def plan(run: RunConfig, world_size: int = 2, gib: float = 139.8, **options: Any) -> Plan:
-    model = options.pop("model", ChatGLM2Config())
-    machine = Machine(card_gib=gib, cards_per_host=world_size, host_gib=options.pop("host", 512))
-    return make_plan(run, model, machine, world_size=world_size, facts=FACTS, **options)
 
 
 def test_json_has_exactly_the_promised_keys() -> None:
