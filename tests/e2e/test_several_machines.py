@@ -18,7 +18,7 @@ def free_port() -> int:
 def test_two_machines_train_together_and_one_that_is_killed_ends_the_other(
     project: Project, wait_for: Wait
 ) -> None:
-    """They meet at 127.0.0.2, make steps, and end with status 4 when a rank is killed."""
+    """They meet at 127.0.0.2, print the plan each, and end with status 4 when a rank is killed."""
     hosts = project.directory / "hosts"
     hosts.write_text("127.0.0.2 slots=1\n127.0.0.3 slots=1\n")
     project.settings["training"]["max_steps"] = 100_000
@@ -38,6 +38,11 @@ def test_two_machines_train_together_and_one_that_is_killed_ends_the_other(
         assert "ranks 0 to 0 of 2" in said
         assert "node 1" in said
         assert "went away" in said or "died" in said
+        _, told = started[1].communicate(timeout=60)
+        for node, words in enumerate((said, told)):
+            plan = [line for line in words.splitlines() if "): plan: " in line]
+            assert len(plan) == 5, words
+            assert all(line.startswith(f"node {node} of 2 (") for line in plan)
     finally:
         for process in started:
             process.kill()

@@ -5,7 +5,9 @@ Owns what training adds to ``glmforge.plan``: the counts of its data, the memory
 and the decision to start. The arithmetic is the plan's.
 """
 
-from collections.abc import Callable
+import socket
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -51,7 +53,7 @@ def plan_start(
     *,
     ignore_plan: bool,
 ) -> Plan:
-    """Plan a run on the cards that it has, print the plan, and refuse what cannot fit.
+    """Plan a run on the cards that it has, print it on every node, and refuse what cannot fit.
 
     Args:
         config: of the run.
@@ -64,7 +66,9 @@ def plan_start(
         TrainingError: it does not fit the card or the host; says what would. On every rank.
     """
     card, total, free = _card(ranks.device)
-    gathered = ranks.gather_floats([total, free, host_memory_gib()])
+    local_rank = float(ranks.world.local_rank)
+    gathered = ranks.gather_floats([total, free, host_memory_gib(), local_rank])
+    say = node_sayer(ranks, say, [int(row[3]) for row in gathered])
     found = plan_for_run(
         config,
         planned.model.config,
@@ -84,6 +88,29 @@ def plan_start(
     for text in problems:
         say(f"plan: {text}")
     return found
+
+
+def node_sayer(
+    ranks: Ranks, say: Callable[[str], None], local_ranks: Sequence[int]
+) -> Callable[[str], None]:
+    """Return what prints a line once on every node, under its number and host: each has a log.
+
+    Args:
+        ranks: all ranks.
+        say: prints a line on rank 0; a run on one node goes on with it.
+        local_ranks: of all ranks, in their order; a node begins at each 0.
+    """
+    firsts = [rank for rank, local in enumerate(local_ranks) if local == 0]
+    if len(firsts) == 1:
+        return say
+    if ranks.rank not in firsts:
+        return lambda line: None
+    node = f"node {firsts.index(ranks.rank)} of {len(firsts)} ({socket.gethostname()})"
+
+    def say_here(line: str) -> None:
+        print(f"{node}: {line}", file=sys.stderr, flush=True)
+
+    return say_here
 
 
 def _card(device: torch.device) -> tuple[Card | None, float, float]:

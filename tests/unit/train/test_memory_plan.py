@@ -16,7 +16,7 @@ from glmforge.models.glm.configuration import ChatGLM2Config
 from glmforge.plan.report import Plan
 from glmforge.plan.request import Card
 from glmforge.train import memory_plan
-from glmforge.train.memory_plan import facts_of, note_peak, plan_start
+from glmforge.train.memory_plan import facts_of, node_sayer, note_peak, plan_start
 
 RANKS = Ranks(world=World(), device=torch.device("cpu"))
 
@@ -80,6 +80,23 @@ def test_on_the_cpu_nothing_is_refused() -> None:
     assert len(said) == 5
     assert "no card" in said[1]
     assert found.machine.cards_per_host == 1
+
+
+def test_every_node_prints_the_plan_once_and_a_run_on_one_node_as_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By its first rank, wherever that is among all; the others are silent."""
+    said: list[str] = []
+    assert node_sayer(RANKS, said.append, [0, 1, 2]) == said.append
+    for rank, local in enumerate(two_nodes := [0, 1, 0, 1]):
+        world = World(rank=rank, local_rank=local, world_size=4, local_world_size=2)
+        ranks = Ranks(world=world, device=torch.device("cpu"))
+        node_sayer(ranks, said.append, two_nodes)("plan: five lines")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("node 0 of 2 (")
+    assert second.startswith("node 1 of 2 (")
+    assert first.endswith("): plan: five lines")
+    assert not said
 
 
 def test_the_peak_is_said_once_after_the_second_step_of_each_start() -> None:
