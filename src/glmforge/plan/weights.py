@@ -63,6 +63,10 @@ def persistent_elements(shape: ModelShape, work: Workload) -> int:
     """
     if work.zero_stage != 3 or (work.world_size == 1 and not work.offload_param):
         return 0
+    small = [(size, count) for size, count in matrices(shape) if size <= work.persistence]
+    found = sum(size * count for size, count in small)
+    if found <= work.all_persistent:
+        return found
     found = 0
     for elements in _in_order(shape):
         if elements <= work.persistence and found + elements <= work.all_persistent:

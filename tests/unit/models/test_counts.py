@@ -5,9 +5,12 @@ import json
 import pytest
 import torch
 from generations import FIRST_GENERATION, GENERATIONS, TRANSFORMERS_OWN
+from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from torch import nn
+from transformers import CONFIG_MAPPING, AutoConfig
 
 from glmforge.adapters import LoraSettings, add_lora, check_targets, open_adapter, save_adapter
+from glmforge.errors import ModelError
 from glmforge.models import load_config, load_model, new_model
 from glmforge.models.configuration import ChatGLMConfig
 from glmforge.models.counts import (
@@ -103,6 +106,21 @@ TARGETS = {
     "opt": ("q_proj", "k_proj", "v_proj"),
     "codegen": ("qkv_proj",),
 }
+
+
+def test_queries_keys_and_values_in_one_layer_are_the_targets_that_peft_knows():
+    """Of every decoder of PEFT's table that has no projections of their own."""
+    apart, asked = {"q_proj", "k_proj", "v_proj"}, []
+    for model_type, known in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.items():
+        if isinstance(known, str) or apart & set(known) or model_type not in CONFIG_MAPPING:
+            continue
+        try:
+            found = usual_lora_targets(AutoConfig.for_model(model_type))
+        except ModelError:  # an encoder, or our own
+            continue
+        assert set(found) == set(known), model_type
+        asked.append(model_type)
+    assert {"gpt2", "bloom", "gpt_neox", "mpt", "falcon", "codegen"} <= set(asked)
 
 
 @pytest.mark.parametrize("model_type", OTHERS)

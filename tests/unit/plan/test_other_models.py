@@ -1,5 +1,6 @@
 """Models of transformers' own: mixtures of experts, normed heads, layers of several kinds."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ from kept_tensors import kept_bytes
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
+from glmforge.models import counts
+from glmforge.plan import weights
 from glmforge.plan.activations import layer_bytes
 from glmforge.plan.memory import account
 from glmforge.plan.shape import shape_of
-from glmforge.plan.weights import sub_groups
+from glmforge.plan.weights import matrices, persistent_elements, sub_groups
 from glmforge.plan.workload import Workload
 
 ROWS, TOKENS = 2, 32
@@ -105,3 +108,45 @@ def test_layers_of_several_kinds_are_counted_each() -> None:
     assert shape.experts.layers == 2
     assert shape.lora_parameters(("down_proj",), 8) == 8 * (160 + 64)
     assert {one.name for one in shape.linears} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+
+
+def test_a_large_model_costs_a_plan_one_empty_model_and_no_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The layers are not walked for each candidate, and PEFT is not imported for its table."""
+    built, build = [], counts._on_meta
+    monkeypatch.setattr(counts, "_on_meta", lambda config: built.append(1) or build(config))
+    for name in ("peft", "peft.utils"):
+        monkeypatch.setitem(sys.modules, name, None)  # an import of it raises
+    shape = shape_of(
+        transformers.DeepseekV3Config(
+            **SIZES, q_lora_rank=16, kv_lora_rank=16, moe_intermediate_size=32, n_routed_experts=8
+        )
+    )
+    assert len(built) == 1
+    assert "q_b_proj" in shape.usual_targets
+    monkeypatch.setattr(weights, "_in_order", lambda _: pytest.fail("walked layer by layer"))
+    work = Workload(
+        method="lora", lora_r=8, zero_stage=3, world_size=8, lora_targets=shape.usual_targets
+    )
+    account(shape, work)
+
+
+@pytest.mark.parametrize("persistence", [0, 4096, 64 * 160])
+@pytest.mark.parametrize("all_persistent", [0, 64 * 160, 10**9])
+def test_small_weights_stay_whole_up_to_the_limit_of_all(
+    persistence: int, all_persistent: int
+) -> None:
+    """In the order of the model, as DeepSpeed takes them."""
+    shape = shape_of(config_of("LlamaConfig"))
+    work = Workload(
+        method="full",
+        zero_stage=3,
+        world_size=2,
+        persistence=persistence,
+        all_persistent=all_persistent,
+    )
+    found = persistent_elements(shape, work)
+    small = sum(size * count for size, count in matrices(shape) if size <= persistence)
+    assert found <= all_persistent
+    assert found == small or found + persistence > all_persistent
