@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from glmforge.launch.endings import STOPPED
+from glmforge.launch.requests import Requests
 from glmforge.launch.tails import Tail, wants_tail
 
 FORWARDED = {
@@ -36,9 +37,6 @@ STOP_SECONDS = 60.0
 """The same after a rank that stopped on purpose, with a checkpoint."""
 TERM_SECONDS = 10.0
 """How long they may take after SIGTERM, before SIGKILL."""
-AGAIN_SECONDS = 2.0
-"""A second SIGTERM sooner than this after the first is the same request: some senders, such as
-`timeout`, signal a process and then its group."""
 PATIENCE_SECONDS = 600.0
 """How long ranks may take to stop after a signal (the step, then a checkpoint) before SIGKILL."""
 KILL_SECONDS = 5.0
@@ -182,22 +180,16 @@ class _Stopping:
     sent: int | None = None
     killed: str | None = None
     since: float = 0.0
-    terminated: float | None = None
+    requests: Requests = field(default_factory=Requests)
 
     def note(self, number: int) -> bool:
         """Take in a signal; say whether it is the first, which the ranks get."""
-        now = time.monotonic()
-        again = self.terminated is not None and now - self.terminated >= AGAIN_SECONDS
-        if number == signal.SIGTERM and self.terminated is None:
-            self.terminated = now
+        insists = self.requests.note(number)
         if self.sent is None:
-            self.sent, self.since = FORWARDED[signal.Signals(number)], now
+            self.sent, self.since = FORWARDED[signal.Signals(number)], time.monotonic()
             return True
-        if number == signal.SIGINT:
-            self.killed = "at the second Ctrl-C"
-        elif number == signal.SIGTERM and again:
-            # After SIGUSR1 the first SIGTERM is Slurm's at the time limit: a save may be under way.
-            self.killed = "at the second SIGTERM"
+        if insists is not None:
+            self.killed = f"at {insists}"
         return False
 
     def must_kill(self) -> bool:

@@ -1,8 +1,9 @@
 """SIGTERM, SIGUSR1 and Ctrl-C while training: finish the step, save, leave.
 
 The handler only notes the signal; the loop shares it with all ranks at the end of each step, so
-that every rank stops after the same one. A second Ctrl-C ends the process at once, even where it
-is stuck in native code (a collective that never ends): Python's own handlers would wait for it.
+that every rank stops after the same one. A second Ctrl-C or SIGTERM ends the process at once, even
+where it is stuck in native code (a collective that never ends), for which Python's own handlers
+would wait. A save that is under way then has no name yet: `latest` is the checkpoint before it.
 """
 
 import os
@@ -14,8 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from glmforge.launch.requests import Requests
+
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 INTERRUPTED_TWICE = 130
+_AGAIN = {
+    signal.SIGINT: " (Ctrl-C once more: end at once)",
+    signal.SIGTERM: " (SIGTERM once more, later: end at once)",
+    signal.SIGUSR1: "",
+}
 
 
 class SignalFlag:
@@ -60,19 +68,23 @@ def watch_signals(*, announce: bool = False) -> Iterator[SignalFlag]:
 
 def _watch(reader: socket.socket, announce: bool) -> None:
     """Read the numbers of signals until the other end is closed."""
-    seen: list[int] = []
+    requests = Requests()
     while data := reader.recv(1):
         number = data[0]
         if number not in HANDLED:
             continue
-        if number == signal.SIGINT and seen:
-            _say("ended at once; the last checkpoint is as it was (--resume auto goes on from it)")
+        is_first = requests.first is None
+        insists = requests.note(number)
+        if insists is not None:
+            _say(
+                f"ended at once, at {insists}; the last checkpoint is as it was (--resume auto "
+                "goes on from it)"
+            )
             os._exit(INTERRUPTED_TWICE)
-        if announce and not seen:
-            name = signal.Signals(number).name
-            again = " (Ctrl-C once more: end at once)" if number == signal.SIGINT else ""
-            _say(f"{name}: this step is finished, then a checkpoint is written{again}")
-        seen.append(number)
+        if announce and is_first:
+            known = signal.Signals(number)
+            again = _AGAIN[known]
+            _say(f"{known.name}: this step is finished, then a checkpoint is written{again}")
 
 
 def _say(line: str) -> None:

@@ -238,9 +238,10 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and s
 sys.path.insert(0, {folder!r})
 sys.argv = ["glmforge"]
 from test_local import ranks
+import glmforge.launch.requests as requests
 import glmforge.launch.watch as watch
 watch.ALONE_SECONDS = watch.TERM_SECONDS = 0.3
-watch.AGAIN_SECONDS, watch.PATIENCE_SECONDS = 1.0, {patience}
+requests.AGAIN_SECONDS, watch.PATIENCE_SECONDS = 1.0, {patience}
 sys.exit(ranks({program!r}, {program!r}))
 """
 COUNT = """
