@@ -124,7 +124,7 @@ def python_arguments(body: str) -> str | None:
     values: dict[str, Any] = {}
     try:
         for keyword in tree.keywords:
-            if keyword.arg is None:
+            if keyword.arg is None or keyword.arg in values:
                 return None
             values[keyword.arg] = ast.literal_eval(keyword.value)
         return json.dumps(values, ensure_ascii=False, allow_nan=False)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from glmforge.data.conversation import Finding, Message
+from glmforge.data.json_text import BadJson, read_json
 from glmforge.tool_calls import (
     ARGUMENTS_ADVICE,
     ARGUMENTS_FAULT,
     TOOL_NAME,
     ToolCall,
-    is_json_object,
     python_arguments,
     read_call,
     read_called,
@@ -68,10 +68,10 @@ def call_in(text: str) -> tuple[ToolCall | None, bool]:
         return None, False
     if text.lstrip().startswith("{"):
         try:
-            value = json.loads(text)
+            value = read_json(text)
             whole = isinstance(value, dict) and set(value) == {"name", "arguments"}
             return (read_call(value) if whole else None), False
-        except (ValueError, RecursionError):  # BadCall is a ValueError
+        except ValueError:  # BadCall and BadJson are such
             return None, False
     header, newline, _ = text.strip().partition("\n")
     if not newline or TOOL_NAME.fullmatch(header.strip()) is None:
@@ -113,11 +113,21 @@ def call_findings(
                 yield from _text_findings(messages, number, _names(tools))
             continue
         text = _called_with(message, tools)
-        if text is not None and not is_json_object(text):
-            what = f"message {number} (assistant) calls {message.name!r} with {ARGUMENTS_FAULT}"
+        if text is not None and (fault := _arguments_fault(text)):
+            what = f"message {number} (assistant) calls {message.name!r} with {fault}"
             yield "bad-call", f"{what}: {text[:80]!r}", ARGUMENTS_ADVICE, "error"
         if tools and message.name not in (*_FREE_INPUT, *_names(tools)):
             yield _unlisted(message.name, number, tools)
+
+
+def _arguments_fault(text: str) -> str:
+    """What is wrong with a call's arguments; empty where they are one JSON object."""
+    try:
+        return "" if isinstance(read_json(text), dict) else ARGUMENTS_FAULT
+    except json.JSONDecodeError:
+        return ARGUMENTS_FAULT
+    except BadJson as error:
+        return f"an argument text that {error.text}"
 
 
 def _unlisted(name: str, number: int, tools: Sequence[Mapping[str, Any]]) -> Finding:

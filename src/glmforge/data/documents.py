@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Protocol
 
 from glmforge.data.conversation import Problem
+from glmforge.data.json_text import BadJson, read_json_at
 
 _PIECE = 1 << 20  # bytes read at a time
 _NEAR_END = 16  # characters: a fault so near to what was read so far may be its cut end
 _BLANK = re.compile(r"\s*")
-_BLANK_OR_COMMA = re.compile(r"[\s,]*")
-Value = tuple[int, object]
+Value = tuple[int, object | BadJson]
 
 
 class Decoder(Protocol):
@@ -79,7 +79,9 @@ class _Text:
 def read_document(
     stream: BinaryIO, decoder: Decoder, name: str, broken: Callable[[str, str], Problem]
 ) -> Iterator[Value | Problem]:
-    """Yield (line, value) of every record, and a problem where the text is no JSON from there on.
+    """Yield (line, value) of every record, and a problem of wrong commas and where JSON ends.
+
+    A value that cannot be used is a ``BadJson``.
 
     Args:
         stream: at the document's beginning.
@@ -95,45 +97,77 @@ def read_document(
         return
     is_array = window.text.startswith("[", window.at)
     window.at += is_array
-    between = _BLANK_OR_COMMA if is_array else _BLANK
-    while window.skip(between):
+    count = 0
+    while True:
+        commas = _commas(window) if is_array else 0
+        if not window.skip(_BLANK):
+            break
         line, _ = window.place(window.at)
-        if is_array and window.text[window.at] == "]":
+        closing = is_array and window.text[window.at] == "]"
+        if is_array and commas != (count > 0 and not closing):
+            yield _wrong_commas(f"{name}:{line}", missing=not commas)
+        if closing:
             window.at += 1
             if window.skip(_BLANK):
                 line, _ = window.place(window.at)
                 yield broken(f"{name}:{line}", "text after the array's closing bracket")
             return
-        value = _next_value(window, name, broken)
-        if isinstance(value, Problem):
-            yield value
+        try:
+            yield line, _next_value(window)
+        except json.JSONDecodeError as error:
+            line, column = window.place(error.pos)
+            yield broken(f"{name}:{line}", f"{error.msg} at column {column}")
             return
-        yield line, value[0]
+        except BadJson as error:
+            yield broken(f"{name}:{line}", f"a value {error.text}")
+            return
+        count += 1
     if is_array:
         line, _ = window.place(len(window.text))
         yield broken(f"{name}:{line}", "the array is not closed: the file is cut short")
 
 
-_decode = json.JSONDecoder().raw_decode
+def _commas(window: _Text) -> int:
+    """Pass over white space and commas; how many of these there were."""
+    count = 0
+    while window.skip(_BLANK) and window.text[window.at] == ",":
+        window.at += 1
+        count += 1
+    return count
 
 
-def _next_value(
-    window: _Text, name: str, broken: Callable[[str, str], Problem]
-) -> tuple[object] | Problem:
-    """Parse one value, reading on while it may only be cut."""
+def _wrong_commas(source: str, *, missing: bool) -> Problem:
+    text = "the array has a comma too many before this place"
+    if missing:
+        text = "the array has no comma between this record and the one before"
+    advice = "correct that; a record may be missing there"
+    return Problem(source=source, rule="not-json", text=text, advice=advice)
+
+
+def _next_value(window: _Text) -> object | BadJson:
+    """Parse one value, reading on while it may only be cut.
+
+    Raises:
+        json.JSONDecodeError: the text is no JSON there.
+        BadJson: it is such, and its end cannot be told.
+    """
     while True:
+        value: object
+        end: int | None
         try:
-            value, end = _decode(window.text, window.at)
-            after = window.text[end : end + 1]  # "1" may be the beginning of "1.5"
-            if window.ended or (after and (after not in "0123456789.eE+-")):
-                window.at = end
-                return (value,)
+            value, end = read_json_at(window.text, window.at)
+        except BadJson as error:
+            value, end = error, error.end
+            if end is None:
+                raise
         except json.JSONDecodeError as error:
             near_end = error.pos >= len(window.text) - _NEAR_END
             if window.ended or not (near_end or error.msg.startswith("Unterminated string")):
-                line, column = window.place(error.pos)
-                return broken(f"{name}:{line}", f"{error.msg} at column {column}")
-        except (RecursionError, ValueError) as error:
-            line, _ = window.place(window.at)
-            return broken(f"{name}:{line}", f"a value that cannot be read ({str(error)[:80]})")
+                raise
+            end = None
+        if end is not None:
+            after = window.text[end : end + 1]  # "1" may be the beginning of "1.5"
+            if window.ended or (after and (after not in "0123456789.eE+-")):
+                window.at = end
+                return value
         window.grow()

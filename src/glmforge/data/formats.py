@@ -6,7 +6,7 @@ messages (roles, tool calls, content parts) are in ``shapes``. Anything that can
 text raises ``Unreadable``, which becomes a ``Problem`` with the record's ``file:line``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from glmforge.data.shapes import (
     read_dialogue,
     read_messages,
     read_text,
+    value_of,
 )
 
 Reader = Callable[[Mapping[str, Any], ShapeOptions], Iterator[tuple[list[Message], Any]]]
@@ -59,7 +60,7 @@ def to_conversations(
                 f"the record is {_kind(value)}, not an object",
                 'write records like {"messages": [...]}',
             )
-        value = options.renamed(value)
+        value = _with_lists(options.renamed(value))
         form = find_format(value)
         if form is None:
             raise _unknown(value)
@@ -68,6 +69,17 @@ def to_conversations(
             yield read_dialogue(messages, tools, numbered(record.source, place))
     except Unreadable as error:
         yield Problem(source=record.source, rule=error.rule, text=error.text, advice=error.advice)
+
+
+def _with_lists(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record with its lists read where they are JSON text, as in the cell of a table."""
+    found = {}
+    for name in _LISTS:
+        text = value.get(name)
+        if isinstance(text, str) and text.lstrip().startswith(("[", "{")):
+            read = value_of(text, name)
+            found[name] = text if read is None else read
+    return {**value, **found} if found else value
 
 
 def find_format(value: Mapping[str, Any]) -> Format | None:
@@ -107,12 +119,32 @@ def _said(form: Format, value: Mapping[str, Any], options: ShapeOptions) -> list
 def _unknown(value: Mapping[str, Any]) -> Unreadable:
     keys = ", ".join(str(key) for key in list(value)[:8]) or "none"
     known = "; ".join(form.name for form in FORMATS)
+    pairs = columns_of_pair(value)
+    options = " ".join(f"--column {ours}={theirs}" for ours, theirs in pairs.items())
+    setting = ", ".join(f"{ours}: {theirs}" for ours, theirs in pairs.items())
     advice = f"map them with data.columns, such as query=question, or use one of: {known}"
+    if pairs:
+        advice = f"map them: {options}, or in a run config `columns: {{{setting}}}` under data"
     lists = [key for key, items in value.items() if _is_list_of_records(items)]
     if lists:
         named = " or ".join(map(repr, lists[:3]))
         advice = f"it holds lists of records: write the list under {named} to a file of its own"
     return Unreadable("unknown-format", f"no known format has the fields {keys}", advice)
+
+
+def columns_of_pair(fields: Iterable[str]) -> dict[str, str]:
+    """The mapping, ours to theirs, that makes a format of one question and one answer.
+
+    Empty where the fields hold not just one of each by their names.
+    """
+    questions = [name for name in fields if str(name).lower() in _QUESTIONS | {"q", "问"}]
+    answers = [name for name in fields if str(name).lower() in _ANSWERS | {"a", "答"}]
+    if len(questions) != 1 or len(answers) != 1:
+        return {}
+    asked = questions[0] if questions[0] in ("prompt", "query", "instruction") else "query"
+    answered = "output" if asked == "instruction" else "response"
+    pairs = {asked: questions[0], answered: answers[0]}
+    return {ours: theirs for ours, theirs in pairs.items() if ours != theirs}
 
 
 def _is_list_of_records(value: Any) -> bool:
@@ -277,6 +309,7 @@ def _has_instances(value: Mapping[str, Any]) -> bool:
 
 
 _NOTHING: tuple[Any, ...] = (None, "", [])
+_LISTS = ("messages", "conversations", "conversation", "history")
 
 FORMATS: tuple[Format, ...] = (
     Format(

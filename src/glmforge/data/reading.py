@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from glmforge.data.conversation import Problem
 from glmforge.data.documents import read_document
+from glmforge.data.json_text import BadJson, read_json
 from glmforge.errors import DataError
 
 
@@ -38,6 +39,8 @@ _MAGIC_ZSTD = b"\x28\xb5\x2f\xfd"
 _UTF8_WORDS = re.compile(
     rb"(?<![\x80-\xff])(?:[\xe3-\xe9][\x80-\xbf]{2}|\xef[\xbc\xbd][\x80-\xbf]){4,}(?![\x80-\xff])"
 )
+PLAIN_TEXT = (".txt", ".md", ".txt.gz", ".md.gz", ".txt.zst", ".md.zst")
+"""Names of files that are taken for plain text where their first bytes tell of nothing else."""
 _JUDGED_LINES = 100
 """Lines after a broken first one that say what kind of file it is."""
 _WRONG_UNICODE = {
@@ -269,16 +272,26 @@ def decode(line: bytes, source: str, offset: int, path: Path, gbk: bool) -> str 
 def parse(text: str, source: str) -> Record | Problem:
     """Parse one line of JSON."""
     try:
-        return Record(source=source, value=json.loads(text))
+        return Record(source=source, value=read_json(text))
     except json.JSONDecodeError as error:
         what = f"the line is not JSON ({error.msg} at column {error.colno})"
-    except RecursionError:
-        what = "the line is nested too deep to be a record"
-    except ValueError as error:  # an integer of more digits than Python reads
-        what = f"the line holds a value that cannot be read ({str(error)[:80]})"
-    return Problem(
-        source=source, rule="not-json", text=what, advice="correct the line or remove it"
-    )
+        return _not_json(source, what, "correct the line or remove it")
+    except BadJson as error:
+        return _bad_record(source, error)
+
+
+def _bad_record(source: str, error: BadJson) -> Problem:
+    text = f"the record {error.text}"
+    return Problem(source=source, rule=error.rule, text=text, advice=error.advice)
+
+
+def _not_json(source: str, text: str, advice: str) -> Problem:
+    if source.rpartition(":")[0].endswith(PLAIN_TEXT):
+        advice += (
+            '; if the file is plain text, it may not begin with "{" or "[": put a heading before '
+            'its first line, or write it as JSON Lines, {"text": "..."} a document'
+        )
+    return Problem(source=source, rule="not-json", text=text, advice=advice)
 
 
 def _document_records(path: Path, gbk: bool) -> Iterator[Record | Problem]:
@@ -296,7 +309,11 @@ def _document_records(path: Path, gbk: bool) -> Iterator[Record | Problem]:
                     line, value = found
                     place = place if line == last else 0
                     last, place = line, place + 1
-                    yield Record(source=numbered(f"{path.name}:{line}", place), value=value)
+                    source = numbered(f"{path.name}:{line}", place)
+                    if isinstance(value, BadJson):
+                        yield _bad_record(source, value)
+                    else:
+                        yield Record(source=source, value=value)
             return
         except UnicodeDecodeError:
             problem = _first_bad_line(path)
@@ -362,9 +379,5 @@ def _first_bad_line(path: Path) -> Problem | None:
 
 
 def _broken(source: str, what: str) -> Problem:
-    return Problem(
-        source=source,
-        rule="not-json",
-        text=f"the file is not JSON from here on ({what})",
-        advice="correct it there; nothing after it was read",
-    )
+    text = f"the file is not JSON from here on ({what})"
+    return _not_json(source, text, "correct it there; nothing after it was read")

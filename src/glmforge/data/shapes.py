@@ -13,6 +13,7 @@ from typing import Any
 
 from glmforge.data.calls import marked_calls
 from glmforge.data.conversation import Conversation, Message, Role
+from glmforge.data.json_text import BadJson, read_json
 from glmforge.tool_calls import BadCall, calls_of, read_call, shown, tool_fault
 
 ROLE_NAMES: dict[str, Role] = {
@@ -200,6 +201,20 @@ def _metadata(item: Mapping[str, Any], role: Role, number: int) -> str:
     return name
 
 
+def value_of(text: str, name: str) -> Any:
+    """The value of JSON that stands as text in a record; None where it is no JSON.
+
+    Raises:
+        Unreadable: it is, and still no value to train on.
+    """
+    try:
+        return read_json(text)
+    except json.JSONDecodeError:
+        return None
+    except BadJson as error:
+        raise Unreadable(error.rule, f"{name} {error.text}", error.advice) from error
+
+
 def read_text(
     value: Mapping[str, Any], name: str, options: ShapeOptions, where: str = "the record"
 ) -> str:
@@ -263,10 +278,7 @@ def _openai_calls(
 
 def _calls_from_text(text: str, number: int, train: bool) -> Iterator[Message]:
     """Calls written as JSON text: one object, or a list of them for parallel calls."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
+    value = value_of(text, f"the call of message {number}")
     for function in value if isinstance(value, list) else [value]:
         yield _call(function, number, train)
 
@@ -333,21 +345,17 @@ def _bare(tools: Any) -> list[Any]:
 
 
 def read_tools(value: Any) -> tuple[Mapping[str, Any], ...]:
-    """Tools as objects: a list, one object, or either as JSON text; nothing is added or dropped.
+    """Tools as objects: a list of them, or it as JSON text; nothing is added or dropped.
 
     Raises:
         Unreadable: the value is neither, or a function has no name.
     """
     if value in (None, "", [], {}, ()):
         return ()
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            value = None
-    tools = [value] if isinstance(value, dict) else value
+    tools = value_of(value, "tools") if isinstance(value, str) else value
     if not isinstance(tools, list | tuple):
-        raise Unreadable("bad-tools", "tools is no list of objects", "write a list of tools")
+        what = "is text that is no JSON list" if tools is None else f"is {shown(tools)}, not a list"
+        raise Unreadable("bad-tools", f"tools {what}", "write a list of tools: [{...}]")
     for number, tool in enumerate(tools, 1):
         fault = tool_fault(tool)
         if fault:

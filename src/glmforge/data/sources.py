@@ -28,10 +28,11 @@ from glmforge.data.examples import (
 )
 from glmforge.data.files import DATA_ENDINGS, Paths, data_files, names_of, passed_over
 from glmforge.data.foreign import foreign_file, foreign_kind
-from glmforge.data.formats import FIELDS, find_format, to_conversations
+from glmforge.data.formats import FIELDS, columns_of_pair, find_format, to_conversations
 from glmforge.data.hub import read_hub
 from glmforge.data.reading import (
     DAMAGE,
+    PLAIN_TEXT,
     Record,
     damaged,
     open_stream,
@@ -247,11 +248,12 @@ def _reader_of(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
         return read_json_records(file, gbk=gbk)
     columns = tables.csv_columns(text.split("\n", 1)[0].strip())
     names = {options_name(options, column): "" for column in columns}
-    if find_format(names) is not None and len(text.split("\n", 1)) > 1:
+    is_header = find_format(names) is not None or columns_of_pair(names)
+    if is_header and "\n" in text:
         return tables.read_csv(file, gbk)
     if file.suffix in (".csv", ".tsv"):
         return tables.read_csv(file, gbk)
-    if file.suffix in (".txt", ".md"):
+    if file.name.endswith(PLAIN_TEXT):
         return tables.read_plain_text(file, gbk)
     return read_json_records(file, gbk=gbk)
 

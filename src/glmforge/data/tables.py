@@ -6,7 +6,6 @@ as they went in. A row of a columnar file is named ``file:row`` (1-based).
 """
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +17,6 @@ import yaml
 from glmforge.data.conversation import Problem
 from glmforge.data.reading import Record, decode, numbered, open_stream
 
-_JSON_COLUMNS = ("messages", "conversations", "conversation", "history", "tools")
 Items = Iterator[Record | Problem]
 
 
@@ -139,16 +137,7 @@ def _csv_record(row: list[str], columns: list[str], source: str) -> Items:
         advice = "quote cells that hold the delimiter, and write empty cells out"
         yield _problem(source, "not-csv", text, advice)
         return
-    yield Record(source=source, value={k: _cell(k, cell) for k, cell in zip(columns, row)})
-
-
-def _cell(column: str, cell: str) -> Any:
-    if column in _JSON_COLUMNS and cell.lstrip().startswith(("[", "{")):
-        try:
-            return json.loads(cell)
-        except (ValueError, RecursionError):
-            return cell
-    return cell
+    yield Record(source=source, value=dict(zip(columns, row, strict=True)))
 
 
 def _delimiter(header: str) -> str:
@@ -217,6 +206,10 @@ def read_yaml(path: Path, gbk: bool = False) -> Items:
         return
     fields = root.value if isinstance(root, yaml.MappingNode) else []
     lists = [node for key, node in fields if getattr(key, "value", "") == "conversations"]
+    if len(lists) > 1:
+        source = f"{path.name}:{lists[1].start_mark.line + 1}"
+        yield _problem(source, "doubled-key", "the YAML has a second list of conversations")
+        return
     if not lists or not isinstance(lists[0], yaml.SequenceNode):
         yield _problem(str(path), "unknown-format", "the YAML has no list of conversations")
         return

@@ -190,7 +190,7 @@ def test_a_chatglm3_call_stays_verbatim():
 def test_tools_keep_their_fields_and_order_as_list_or_text():
     tools = [{"name": "b", "z": None, "a": 1.0}]
     message = {"messages": [{"role": "user", "content": "q"}]}
-    for written in (tools, json.dumps(tools), tools[0]):
+    for written in (tools, json.dumps(tools)):
         found = one({**message, "tools": written})
         assert json.dumps(list(found.tools)) == json.dumps(tools)
     carried = {"messages": [{"role": "system", "content": "", "tools": tools}]}
