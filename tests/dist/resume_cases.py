@@ -4,14 +4,18 @@ import hashlib
 import json
 import random
 import shutil
+import time
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from cases import _same, outcome, run
 
 from glmforge.errors import GlmForgeError
+from glmforge.train import loop, saving
+from glmforge.train.checkpoint import check
 
 OFTEN = {"save_steps": 2, "save_total_limit": 9}
 
@@ -229,6 +233,45 @@ def _background(scratch: Path, **kwargs: object) -> object:
     kwargs |= {"checkpoint_staging_dir": str(fast), "resume": "auto"}
     found["resumed_equal"] = run(scratch, "cut", **kwargs, **OFTEN) == straight and _same(scratch)
     found["left"] = [p.name for p in fast.rglob("*") if p.is_file()]
+    return found
+
+
+def background_and_failure(scratch: Path) -> object:
+    """A bug in the step after a save whose files are still being moved, on all ranks."""
+    seen, step, move = [], loop.train_step, saving.move_files
+
+    def failing_step(*args: object) -> object:
+        seen.append(len(seen))
+        if len(seen) == 3:
+            raise ZeroDivisionError("a bug")
+        return step(*args)
+
+    def slow_move(source: Path, *, target: Path) -> object:
+        time.sleep(0.5)
+        return move(source, target=target)
+
+    fast = scratch / "fast"
+    kwargs = {"method": "lora", "checkpoint_staging_dir": str(fast), **OFTEN}
+    with (
+        patch.object(loop, "train_step", failing_step),
+        patch.object(saving, "move_files", slow_move),
+    ):
+        try:
+            run(scratch, "run", **kwargs)
+            raised = ""
+        except ZeroDivisionError as error:
+            raised = str(error)
+    dist.barrier()
+    checkpoints = scratch / "run" / "checkpoints"
+    found = {
+        "raised": raised,
+        "latest": (checkpoints / "latest").read_text().strip(),
+        "step": check(checkpoints / "step-000002")["step"],
+        "hidden": [path.name for path in checkpoints.glob(".*")],
+        "left": [path.name for path in fast.rglob("*") if path.is_file()],
+    }
+    dist.barrier()
+    found["resumed"] = run(scratch, "run", resume="auto", **kwargs)["steps"]
     return found
 
 

@@ -14,6 +14,7 @@ CASES = (
     "named_states",
     "background_full_3",
     "background_lora_2",
+    "background_and_failure",
 )
 
 
@@ -139,3 +140,14 @@ def test_checkpoints_written_in_the_background_are_the_same(two, name):
     assert case["names_equal"]
     assert case["resumed_equal"]
     assert case["left"] == []
+
+
+def test_a_failing_run_finishes_the_checkpoint_that_it_was_writing(two):
+    """The error is what it was; the checkpoint is whole and the latest, and the run goes on."""
+    case = two["background_and_failure"]
+    assert case["raised"] == "a bug"
+    assert case["latest"] == "step-000002"
+    assert case["step"] == 2
+    assert case["hidden"] == []
+    assert case["left"] == []
+    assert case["resumed"] == [1, 2, 3, 4, 5]

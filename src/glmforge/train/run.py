@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,20 +126,18 @@ def train(
         )
         with out_of_memory_explained(settings, ranks):
             session = _prepare(settings, directory, ranks, signals, choices)
-        try:
-            with (
-                out_of_memory_explained(settings, ranks, session),
-                beating(directory, ranks, session.position),
-            ):
-                session.begin()
-                train_loop(session)
-                return _finish(session)
-        except (Stopped, TrainingError) as error:
-            _note_end(session, error)
-            raise
-        finally:
-            session.recorder.close()
-            session.saver.close()
+        with closing(session.saver), closing(session.recorder):
+            try:
+                with (
+                    out_of_memory_explained(settings, ranks, session),
+                    beating(directory, ranks, session.position),
+                ):
+                    session.begin()
+                    train_loop(session)
+                    return _finish(session)
+            except (Stopped, TrainingError) as error:
+                _note_end(session, error)
+                raise
 
 
 def _note_end(session: Session, error: Stopped | TrainingError) -> None:

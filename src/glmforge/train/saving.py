@@ -4,12 +4,14 @@ A save is the engine's shards, random states, progress and (LoRA) the adapter, w
 ranks, flushed and hashed; then rank 0 gives it its manifest and its name (``checkpoint.commit``).
 With a staging directory the ranks write there, in memory or on a fast disk, and a thread of each
 moves its files to their place; the checkpoint gets its name at the first step after the last file.
-One write at a time; a failed one ends the run at that step, older checkpoints whole.
+One write at a time; a failed one ends the run at that step, older checkpoints whole; one that is
+under way when the run fails is finished first (``last_write``).
 """
 
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -41,11 +43,16 @@ from glmforge.train.disk import (
     check_staging,
     directory_bytes,
 )
+from glmforge.train.last_write import (
+    Sealed,
+    commit_alone,
+    drop_notes,
+    leave_note,
+    manifest_of,
+)
 from glmforge.train.outputs import write_adapter
 from glmforge.train.state import Progress, rank_state
 
-Sealed = dict[str, dict[str, Any]]
-"""File → its bytes and sha256."""
 _CHUNK = 16 * 2**20
 RUN_DESCRIPTION = ("config.yaml", "data.json", "deepspeed.json", "versions.json")
 """Files of the run directory that every checkpoint has a copy of."""
@@ -116,9 +123,15 @@ class Saver:
             step=progress.step,
             best_step=progress.best_step,
             is_best=is_best,
-            moved=self._mover.submit(move_files, place, target=temporary_of(final)),
+            moved=self._mover.submit(self._move, place, temporary_of(final)),
         )
         return final
+
+    def _move(self, place: Path, target: Path) -> Sealed:
+        """Move this rank's files into place, and leave word of it; done by the thread."""
+        share = move_files(place, target=target)
+        leave_note(target, self.ranks.rank, share)
+        return share
 
     def poll(self) -> None:
         """At a step's end: give a checkpoint its name once every rank's files are in place.
@@ -222,30 +235,51 @@ class Saver:
     def _commit(self, final: Path, step: int, mine: Sealed) -> None:
         shares = self.ranks.gather_objects(mine)
         if self.ranks.is_main:
-            files = {name: entry for share in shares for name, entry in share.items()}
-            manifest = {
-                "step": step,
-                "world_size": self.ranks.world_size,
-                "files": dict(sorted(files.items())),
-            }
-            commit(temporary_of(final), final, manifest)
+            drop_notes(temporary_of(final))
+            commit(temporary_of(final), final, manifest_of(step, shares))
         self.ranks.barrier()
 
     def _named(self, final: Path, *, best_step: int | None, is_best: bool) -> None:
         if self.ranks.is_main:
-            if is_best:
-                write_pointer(self.directory / "best", final.name)
-            rotate(self.directory, keep_last=self.keep_last, best_step=best_step)
+            self._point(final, best_step=best_step, is_best=is_best)
             self.next_bytes = directory_bytes(final) + SLACK_BYTES
         self.next_bytes = self.ranks.agree(self.next_bytes)
 
+    def _point(self, final: Path, *, best_step: int | None, is_best: bool) -> None:
+        """Name a whole checkpoint best where it is, and delete those beyond the limit."""
+        if is_best:
+            write_pointer(self.directory / "best", final.name)
+        rotate(self.directory, keep_last=self.keep_last, best_step=best_step)
+
     def close(self) -> None:
-        """End the thread and empty the staging place; not a collective, and waits for nothing."""
+        """End the thread, and what it is writing first; no collective: the run may have failed."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._finish_alone(pending)
         if self._mover is not None:
             self._mover.shutdown(wait=False, cancel_futures=True)
-        if self.staging is not None and self._pending is None:
+        if self.staging is not None:
             place = staging_place(self.staging, self.directory, self.ranks.rank)
             shutil.rmtree(place, ignore_errors=True)
+
+    def _finish_alone(self, pending: _Pending) -> None:
+        """Finish the write that is under way in a run that fails, and say what came of it."""
+        what = f"checkpoint: that of step {pending.step}"
+        if not pending.moved.done():
+            _say(f"{what} is being written and is finished first (Ctrl-C twice: end at once)")
+        try:
+            if (error := pending.moved.exception()) is not None:
+                _say(f"{what} could not be written ({error}); the older ones are whole")
+            elif commit_alone(pending.final, pending.step, self.ranks.world_size):
+                self._point(pending.final, best_step=pending.best_step, is_best=pending.is_best)
+                _say(f"{what} was being written when the run failed; it is whole now")
+        except (CheckpointError, OSError) as error:
+            _say(f"{what} could not be finished ({error}); the older ones are whole")
+
+
+def _say(line: str) -> None:
+    """Print a line for people: any rank may have to."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def saver_of(config: RunConfig, directory: Path, engine: Any, ranks: Ranks, one: int) -> Saver:

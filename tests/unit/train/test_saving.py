@@ -1,5 +1,6 @@
 """Checkpoints written at once or in the background: whole or absent, one at a time."""
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -117,6 +118,41 @@ def test_a_failed_background_write_ends_the_run_at_the_next_step(saver, monkeypa
         steps()
     assert newest_complete(saver.directory).path.name == "step-000001"
     saver.poll()
+
+
+def fail_in_the_next_step(saver):
+    with pytest.raises(ZeroDivisionError), contextlib.closing(saver):
+        raise ZeroDivisionError
+
+
+def test_a_failing_run_finishes_the_write_that_is_under_way(saver, slow, capsys):
+    """Closing waits for the last file: the checkpoint is whole, the latest and the best."""
+    saver.save(Progress(step=1), is_best=False, wait=True)
+    saver.save(Progress(step=2, best_step=2), is_best=True, wait=False)
+    threading.Timer(0.2, slow.set).start()
+    fail_in_the_next_step(saver)
+    assert names(saver) == ["best", "latest", "step-000001", "step-000002"]
+    assert check(saver.directory / "step-000002")["world_size"] == 1
+    assert not any((saver.directory / "step-000002").glob("notes"))
+    for pointer in ("latest", "best"):
+        assert (saver.directory / pointer).read_text().strip() == "step-000002"
+    first, second = capsys.readouterr().err.splitlines()
+    assert "step 2 is being written and is finished first" in first
+    assert "step 2 was being written when the run failed; it is whole now" in second
+
+
+def test_a_disk_that_fails_while_a_run_fails_hides_no_error(saver, monkeypatch, capsys):
+    """The run's own error is raised; a line says what became of the checkpoint."""
+    saver.save(Progress(step=1), is_best=False, wait=True)
+
+    def fail(source, *, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saving, "move_files", fail)
+    saver.save(Progress(step=2), is_best=False, wait=False)
+    fail_in_the_next_step(saver)
+    assert "that of step 2 could not be written ([Errno 28]" in capsys.readouterr().err
+    assert newest_complete(saver.directory).path.name == "step-000001"
 
 
 @pytest.mark.parametrize(
