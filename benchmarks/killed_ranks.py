@@ -10,6 +10,7 @@ evaluation, as many on each rank as divide badly). Each run is `glmforge train` 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,41 +64,63 @@ def start(config: dict[str, Any], nproc: int, *more: str) -> subprocess.Popen:
     path.write_text(json.dumps(config), encoding="utf-8")
     command = [sys.executable, "-m", "glmforge", "train", str(path), "--nproc", str(nproc), *more]
     with out.with_suffix(".log").open("a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log)
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
-def pid_of_rank(launcher: int, rank: int) -> int | None:
-    """The process of a rank, among the launcher's descendants."""
-    waiting = [launcher]
+def descendants(process: int) -> Iterator[int]:
+    """Its children, theirs, and so on."""
+    waiting = [process]
     while waiting:
         pid = waiting.pop()
         try:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if pid != launcher and f"RANK={rank}".encode() in variables:
-            return pid
-        waiting += [int(child) for child in children]
+        found = [int(child) for child in children]
+        yield from found
+        waiting += found
+
+
+def pid_of_rank(launcher: int, rank: int) -> int | None:
+    """The process of a rank, among the launcher's descendants."""
+    for pid in descendants(launcher):
+        with contextlib.suppress(OSError):
+            if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return pid
     return None
+
+
+def end(process: subprocess.Popen) -> None:
+    """Kill what is left of a run: the launcher's process group, and the ranks' (each has one)."""
+    if process.poll() is None:
+        for pid in [process.pid, *descendants(process.pid)]:
+            for kill in (os.killpg, os.kill):  # a process that leads no group is killed alone
+                with contextlib.suppress(ProcessLookupError):
+                    kill(pid, signal.SIGKILL)
+        process.wait()
 
 
 def kill_rank(process: subprocess.Popen, out: Path, rank: int, ends: float) -> int:
     """Kill a rank -9 two steps after the first save; return the launcher's exit status."""
-    while time.monotonic() < ends and process.poll() is None:
-        if len(rows_of(out)) >= KILL_AFTER:
-            pid = pid_of_rank(process.pid, rank)
-            if pid is not None:
-                os.kill(pid, signal.SIGKILL)
-                return process.wait(timeout=60)
-        time.sleep(0.02)
-    process.kill()
+    try:
+        while time.monotonic() < ends and process.poll() is None:
+            if len(rows_of(out)) >= KILL_AFTER:
+                pid = pid_of_rank(process.pid, rank)
+                if pid is not None:
+                    os.kill(pid, signal.SIGKILL)
+                    return process.wait(timeout=60)
+            time.sleep(0.02)
+    finally:
+        end(process)
     raise RuntimeError(f"{out.name}: ended before it was killed: {last_words(out)}")
 
 
 def finish(process: subprocess.Popen, out: Path, ends: float) -> None:
-    """Wait for a run to end well."""
-    code = process.wait(timeout=max(1.0, ends - time.monotonic()))
+    """Wait for a run to end well; one that does not in time leaves no process behind."""
+    try:
+        code = process.wait(timeout=max(1.0, ends - time.monotonic()))
+    finally:
+        end(process)
     if code:
         raise RuntimeError(f"{out.name} ended with {code}: {last_words(out)}")
 
