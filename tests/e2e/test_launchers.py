@@ -1,6 +1,7 @@
 """The same run under every launcher, word for word, and what happens when it is disturbed."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -133,3 +134,27 @@ def test_sigterm_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
     final = json.loads((project.directory / "run" / "final.json").read_text(encoding="utf-8"))
     assert "SIGUSR1" in final["why"]
     assert [row["step"] for row in project.steps()] == list(range(1, len(project.steps()) + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["the process", "torchrun"])
+def test_a_second_sigterm_ends_a_process_under_torchrun(
+    project: Project, wait_for: Wait, to: str
+) -> None:
+    """In the middle of a very long step; torchrun passes both of its own on."""
+    project.settings["training"]["gradient_accumulation_steps"] = 1_000_000
+    project.write()
+    process = project.start(*"torchrun --nproc_per_node 1 -m glmforge train c.yaml".split())
+    wait_for((project.directory / "run" / "heartbeats").is_dir, 120)
+    (rank,) = children(process.pid)
+    target = rank if to == "the process" else process.pid
+    os.kill(target, signal.SIGTERM)
+    time.sleep(2.5)
+    assert Path(f"/proc/{rank}").exists()
+    begin = time.monotonic()
+    os.kill(target, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - begin < 20
+    assert process.returncode != 0
+    assert "ended at once, at the second SIGTERM" in err
+    assert not Path(f"/proc/{rank}").exists()
