@@ -117,7 +117,9 @@ class Chosen(Iterator[PreviewRow]):
             last = f"{self._number:,}"
             return f"row {first:,}: the {kind} end at {last}; choose --row from 1 to {last}"
         flags = ", ".join(f"{name} ({n:,})" for name, n in sorted(self._flags.items()))
-        there = f"the flags of these rows are {flags}" if flags else "no row has any"
+        there = (
+            f"the flags of these rows are {flags}" if flags else "no row has any: leave --flag out"
+        )
         return f"no row has the flag {self._flag!r}; {there}"
 
 

@@ -100,7 +100,7 @@ def test_a_row_or_flag_that_is_not_there_is_an_error_that_names_those_that_are(
             "row 2: the rows with the flag 'placeholder' end at 1;",
         ),
         ([file, "--flag", "nosuch"], r"'nosuch'; the flags of these rows are control-spelling \(1"),
-        ([good, "--flag", "nosuch"], "no row has the flag 'nosuch'; no row has any"),
+        ([good, "--flag", "nosuch"], "'nosuch'; no row has any: leave --flag out"),
     ):
         with pytest.raises(UsageError, match=message):
             run("preview", *arguments, *common)
