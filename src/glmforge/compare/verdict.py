@@ -238,41 +238,40 @@ def _general(look: _Look) -> Iterator[Finding]:
 
 
 def _fault(
-    look: _Look, topic: str, asks: Asks, english: str, chinese: str, *, always: bool
+    look: _Look, topic: str, measure: str, asks: Asks, words: tuple[str, str], *, always: bool
 ) -> Iterator[Finding]:
-    """A way in which answers misbehave: how many do, and which."""
+    """A way in which answers misbehave: how many do, and which; `measure` is their share."""
     ids, before, count = look.hits(asks)
     if not ids and not before and not always:
         return
-    level: Level = "bad" if len(ids) > before else "good" if not ids else "note"
+    turn = look.change(measure)
+    levels: tuple[Level, Level, Level] = ("note", "bad", "good")
+    doubt = ("", "")
+    if len(ids) != before and not turn:
+        few = _few(look, measure)
+        doubt = few if few[0] else (" (may be chance)", "（可能只是偶然）")
     yield Finding(
         topic=topic,
-        level=level,
-        english=f"{english} {len(ids)}/{count} (base {before}/{count})",
-        chinese=f"{chinese} {len(ids)}/{count}（原模型 {before}/{count}）",
+        level=levels[turn],
+        english=f"{words[0]} {len(ids)}/{count} (base {before}/{count}){doubt[0]}",
+        chinese=f"{words[1]} {len(ids)}/{count}（原模型 {before}/{count}）{doubt[1]}",
         prompts=tuple(ids[:_SHOWN]),
     )
 
 
 def _loops(look: _Look) -> Iterator[Finding]:
-    yield from _fault(look, "loops", lambda a: bool(a.loop), "repeats in", "循环重复", always=True)
+    words = ("repeats in", "循环重复")
+    yield from _fault(look, "loops", "looped", lambda a: bool(a.loop), words, always=True)
 
 
 def _cut(look: _Look) -> Iterator[Finding]:
-    yield from _fault(
-        look,
-        "cut",
-        lambda a: a.stop_reason == "length",
-        "cut by length in",
-        "因长度被截断",
-        always=True,
-    )
+    words = ("cut by length in", "因长度被截断")
+    yield from _fault(look, "cut", "cut", lambda a: a.stop_reason == "length", words, always=True)
 
 
 def _empty(look: _Look) -> Iterator[Finding]:
-    yield from _fault(
-        look, "empty", lambda a: not a.text.strip(), "empty predictions:", "空回答", always=False
-    )
+    words = ("empty predictions:", "空回答")
+    yield from _fault(look, "empty", "empty", lambda a: not a.text.strip(), words, always=False)
 
 
 def _unchanged(look: _Look) -> Iterator[Finding]:

@@ -17,6 +17,8 @@ _MAX_CHARACTERS = 6
 _RECALL_WEIGHT = 2
 _LOOP = re.compile(r"(.{1,200}?)\1{3,}", re.DOTALL)
 _LOOP_LENGTH, _RULE_LENGTH = 20, 60
+# What rules, rows of tables, dotted leaders and bars are drawn with; blocks and box drawing too.
+_DRAWN = re.compile(r"[-=_*.~#+|:·•…—–＿\u2500-\u259f\s]+")
 # A run of Latin letters or digits is one unit, every other visible character is one of its own.
 _CHARACTER = re.compile(r"[0-9A-Za-z\u00c0-\u024f]+|\S")
 
@@ -118,13 +120,18 @@ def chrf(answer: str, reference: str) -> float:
 def repeated_part(text: str) -> str:
     """Return the part that a looping text says over and over; "" where it does not loop.
 
-    A loop is a unit of up to 200 characters, four times or more in a row, from 20 characters on;
-    from 60 on where the unit has no letter or digit, as the rules of tables have none.
+    A loop is a unit of up to 200 characters, four times or more in a row, from 20 characters on.
+    What may be drawn on purpose, such as a rule or a row of a table, is one from 60 on, or where
+    the text is nothing else.
     """
+    text = text.strip()
     for match in _LOOP.finditer(text):
-        spoken = any(character.isalnum() for character in match[1])
-        if len(match[0]) >= (_LOOP_LENGTH if spoken else _RULE_LENGTH) and match[1].strip():
-            return match[1]
+        unit = match[1]
+        if len(match[0]) < _LOOP_LENGTH or not unit.strip():
+            continue
+        is_all = match.start() == 0 and unit.startswith(text[match.end() :])
+        if is_all or len(match[0]) >= _RULE_LENGTH or not _DRAWN.fullmatch(unit):
+            return unit
     return ""
 
 

@@ -87,12 +87,12 @@ def test_the_sentence_of_the_issue():
         "forgot nothing measurable: 30/40 vs 30/40 general questions (lost 1, gained 1)"
     )
     assert found["general"].prompts == ("g29",)
-    assert found["loops"].english == "repeats in 2/50 (base 0/50)"
+    assert found["loops"].english == "repeats in 2/50 (base 0/50) (may be chance)"
     assert found["loops"].prompts == ("p48", "p49")
     assert [found[topic].level for topic in ("format", "general", "loops")] == [
         "good",
         "good",
-        "bad",
+        "note",
     ]
     english, chinese = in_one_line(list(found.values()))
     assert english.startswith("learned the format: 46/50 vs 3/50; forgot nothing measurable")
@@ -145,7 +145,7 @@ def test_the_published_case_of_empty_predictions(shared):
     prompts = prompts_of([pair["ref"] for pair in pairs])
     answers = [pair["pred"] for pair in pairs]
     found = verdict(["x"] * 6, answers, prompts)
-    assert found["empty"].english == "empty predictions: 2/6 (base 0/6)"
+    assert found["empty"].english == "empty predictions: 2/6 (base 0/6) (may be chance)"
     assert found["references"].english.endswith("exact 1/6 vs 0/6")
     tuned = model("t", answers, prompts)
     assert [a.rouge_l for a in tuned.answers["greedy"]] == [1.0, 0.0, 0.0, 0.0, 0.0, None]
@@ -158,12 +158,34 @@ def test_answers_cut_by_length_are_always_said():
     assert verdict(["a"] * 6, ["b"] * 6, prompts)["cut"].english == (
         "cut by length in 0/6 (base 0/6)"
     )
-    found = verdict(["a"] * 6, ["b"] * 6, prompts, cut=(1, 4))["cut"]
+    found = verdict(["a"] * 6, ["b"] * 6, prompts, cut=(1, 2, 4, 5))["cut"]
     assert (found.english, found.level, found.prompts) == (
-        "cut by length in 2/6 (base 0/6)",
+        "cut by length in 4/6 (base 0/6)",
         "bad",
-        ("p1", "p4"),
+        ("p1", "p2", "p4", "p5"),
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count", "level", "doubt"),
+    [
+        (0, 0, 11, "note", ""),
+        (0, 1, 11, "note", " (may be chance)"),
+        (1, 0, 11, "note", " (may be chance)"),
+        (0, 11, 11, "bad", ""),
+        (11, 0, 11, "good", ""),
+        (11, 11, 11, "note", ""),
+        (0, 3, 3, "note", " (only 3 prompts: too few to tell)"),
+    ],
+)
+def test_loops_are_called_worse_or_better_as_every_other_change_is(
+    before, after, count, level, doubt
+):
+    """Only where the interval of the difference leaves zero out, on enough prompts."""
+    texts = [["loop " * 20] * loops + ["fine"] * (count - loops) for loops in (before, after)]
+    found = verdict(*texts, prompts_of([None] * count))["loops"]
+    assert found.english == f"repeats in {after}/{count} (base {before}/{count}){doubt}"
+    assert found.level == level
 
 
 def test_a_tuning_that_changes_nothing_is_told():
