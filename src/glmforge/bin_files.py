@@ -1,11 +1,13 @@
 """Reads ``.bin`` files of tensors (``pytorch_model.bin``, ``adapter_model.bin``), running nothing.
 
-Owns `read_bin` and the words for a file that cannot be read. torch's ``weights_only`` builds
-tensors and refuses everything else; what is left is checked to be one flat map of names to tensors.
+Owns `read_bin`, and the words for files that cannot be read and tensors that cannot be used.
+torch's ``weights_only`` builds tensors and refuses everything else; what is left is checked to be
+one flat map of names to tensors.
 """
 
 import pickle
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +83,36 @@ def unreadable(file: Path, cause: Exception) -> str:
         f"{file}: cannot be read ({file.stat().st_size:,} bytes; {first_line}): the file is torn "
         "or cut short; download it again"
     )
+
+
+def refuse_not_finite(
+    tensors: Iterable[tuple[str, Tensor]], where: Path | str, error: type[GlmForgeError]
+) -> None:
+    """Look for weights that are NaN or infinite; reads each tensor once, allocates nothing.
+
+    Args:
+        tensors: name and tensor of each, such as ``model.named_parameters()``; what is not stored
+            in floating point of 16 bits or more is passed over.
+        where: directory or file, for the error.
+        error: the class to raise.
+
+    Raises:
+        error: there are some; the first tensors are named.
+    """
+    wrong, total = [], 0
+    for name, tensor in tensors:
+        total += 1
+        if not tensor.is_floating_point() or tensor.dtype.itemsize < 2 or tensor.is_meta:
+            continue
+        # A sum is finite only where all are; one that overflowed is looked at more closely.
+        if not tensor.detach().sum(dtype=torch.float32).isfinite():
+            count = int((~tensor.detach().isfinite()).sum())
+            if count:
+                wrong.append(f"{name} ({count:,} of {tensor.numel():,} values)")
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise error(
+            f"{where}: {len(wrong)} of {total} tensors hold NaN or infinity: "
+            f"{', '.join(wrong[:3])}{more}: the training that wrote them diverged, or the file is "
+            "damaged; take an earlier checkpoint, or download it again"
+        )

@@ -19,7 +19,7 @@ from peft import LoraConfig
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from glmforge.bin_files import read_bin, unreadable
+from glmforge.bin_files import read_bin, refuse_not_finite, unreadable
 from glmforge.errors import AdapterError
 
 CONFIG_NAME = "adapter_config.json"
@@ -44,8 +44,8 @@ def read_adapter(directory: Path) -> AdapterFiles:
     """Read an adapter directory and check what needs no model.
 
     Raises:
-        AdapterError: a file is missing or damaged, made by a newer PEFT, holds empty tensors, or
-            its rank is not the one that adapter_config.json states.
+        AdapterError: a file is missing or damaged, made by a newer PEFT, holds empty tensors,
+            NaN or infinity, or its rank is not the one that adapter_config.json states.
     """
     path = weights_path(directory)
     config = read_adapter_config(directory / CONFIG_NAME)
@@ -57,6 +57,7 @@ def read_adapter(directory: Path) -> AdapterFiles:
         except (SafetensorError, OSError) as error:
             raise AdapterError(unreadable(path, error)) from error
     _refuse_empty(path, tensors)
+    refuse_not_finite(tensors.items(), path, AdapterError)
     _refuse_other_rank(path, config, tensors)
     return AdapterFiles(path=path, config=config, tensors=tensors)
 

@@ -37,7 +37,7 @@ from glmforge.export.proof import (
 )
 from glmforge.export.run_facts import RunFacts, run_facts
 from glmforge.export.sources import Source, find_source, open_weights
-from glmforge.models import family_of, load_config, load_model, load_tokenizer
+from glmforge.models import family_of, load_config, load_tokenizer
 from glmforge.models.dtypes import DTYPES
 from glmforge.models.generation import write_stops
 from glmforge.models.glm.tokenization_base import GLMTokenizer
@@ -200,7 +200,7 @@ def _with_right_names(found: Source, directory: Path) -> tuple[Source, tuple[str
 def _write_adapter(found: Source, target: Path, out: Path, layout: layouts.Layout) -> ExportReport:
     assert found.adapter is not None
     ids = [ids for _, ids in dialogue_prompts(load_tokenizer(found.model))]
-    base = load_model(found.model)
+    base: Any = open_weights(found)
     own_layout = layouts.layout_of(base.config)
     expected = logits_of(open_adapter(base, found.adapter), ids)
     if layout == own_layout:

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from glmforge.bin_files import refuse_not_finite
 from glmforge.config import load_config_file
-from glmforge.errors import ExportError
+from glmforge.errors import ExportError, ModelError
 from glmforge.export.counting import model_places
 from glmforge.export.manifest import MANIFEST, verify
 from glmforge.export.shards import Place, find_tag, open_shards
@@ -135,10 +136,13 @@ def open_weights(found: Source) -> Any:
 
     Raises:
         CheckpointError: a checkpoint's shards are missing or damaged.
-        ExportError: their names are not the model's.
+        ExportError: their names are not the model's, or they hold NaN or infinity.
+        ModelError: a model directory is damaged, or holds NaN or infinity.
     """
     if found.shards is None:
-        return load_model(found.model, dtype=torch.float32)
+        whole: Any = load_model(found.model, dtype=torch.float32)
+        refuse_not_finite(whole.named_parameters(), found.model, ModelError)
+        return whole
     if (found.shards / MANIFEST).is_file():
         verify(found.shards)
     shards = open_shards(find_tag(found.shards))
@@ -152,4 +156,5 @@ def open_weights(found: Source) -> Any:
             assert isinstance(place, Place)
             own[name].copy_(shards.tensor(place))
     model.tie_weights()
+    refuse_not_finite(model.named_parameters(), shards.folder, ExportError)
     return model.eval()
