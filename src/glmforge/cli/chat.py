@@ -11,12 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
+from glmforge.cli.given import given_options, refuse_idle
 from glmforge.cli.imports import heavy_imports
 from glmforge.cli.stress import BatchSize, Length, Stress, refuse_without_stress, run_stress
 from glmforge.errors import DataError, UsageError
 
 
 def chat(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="A model directory, or a run.")],
     adapter: Annotated[Path | None, typer.Option(help="A LoRA adapter directory for it.")] = None,
     system: Annotated[
@@ -46,19 +48,25 @@ def chat(
     batch_size: BatchSize = 1,
 ) -> None:
     """Talk to MODEL, with or without an adapter."""
+    given = given_options(context)
+    asked_tokens = max_new_tokens if "max_new_tokens" in given else None
     if stress:
+        talking = ("system", "tools", "prompt", "temperature", "top_p", "seed")
+        refuse_idle(given, talking, "no part of --stress, which generates once; leave it out")
         run_stress(
             model,
             adapter,
             length=length,
             batch_size=batch_size,
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=asked_tokens,
             as_json=as_json,
         )
         return
     refuse_without_stress(length, batch_size)
     if as_json and not prompt:
         raise UsageError("--json needs --prompt: a conversation is for people")
+    if temperature == 0:
+        refuse_idle(given, ["top_p", "seed"], "nothing is drawn at --temperature 0; raise it")
     told = [] if tools is None else _read_tools(tools)
     with heavy_imports():
         from glmforge.serve.chat import ChatSettings, open_chat, run_chat

@@ -6,12 +6,13 @@ the page in `glmforge.ui`.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from glmforge.cli.given import flag_of, given_options, refuse_idle
 from glmforge.cli.imports import heavy_imports
 from glmforge.cli.output import print_json
 from glmforge.distributed.env import World, read_secret, read_world
@@ -82,6 +83,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 
 def compare(
+    context: typer.Context,
     runs: Runs = None,
     rows: Rows = 20,
     base: Base = None,
@@ -109,7 +111,9 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare models before and after tuning (--base, --tuned), or two runs (--runs)."""
-    options = dict(locals())
+    options = context.params
+    given = given_options(context)
+    _refuse_idle(options, given)
     if runs is not None:
         _compare_runs(runs, rows, as_json)
         return
@@ -123,13 +127,34 @@ def compare(
         raise UsageError("--judge-url and --judge-model: a judge needs both")
     world = read_world()
     if world.launcher == "none" and ((nproc or 1) > 1 or gpus is not None):
-        code = launch_local(_arguments(options), nproc=nproc, gpus=gpus)
-        raise typer.Exit(code)
+        argv = _arguments({name: value for name, value in options.items() if name in given})
+        raise typer.Exit(launch_local(argv, nproc=nproc, gpus=gpus))
     request = _request(options)
-    _make_room(out, request.kept_dir)
+    _check_room(out, request.kept_dir)
     report = _compared(request, world)
     if report is not None:
         _write(report, out, as_json)
+
+
+def _refuse_idle(options: Mapping[str, Any], given: Collection[str]) -> None:
+    """Refuse what would do nothing.
+
+    Raises:
+        UsageError: names the options.
+    """
+    if options["runs"] is not None:
+        others = [name for name in options if name not in ("runs", "rows", "as_json")]
+        reason = "no part of --runs, which reads two run directories and prints; leave it out"
+        refuse_idle(given, others, reason)
+        if options["as_json"]:
+            refuse_idle(given, ["rows"], "--json has all steps; leave it out")
+        return
+    refuse_idle(given, ["rows"], "only with --runs A B")
+    if not options["seeds"]:
+        drawn = ("temperature", "top_p", "repetition_penalty")
+        refuse_idle(given, drawn, "of drawn answers, and none are drawn; add --seeds N")
+    if options["judge_url"] is None and options["judge_model"] is None:
+        refuse_idle(given, ["judge_key_env"], "a judge needs --judge-url and --judge-model")
 
 
 def _compare_runs(runs: tuple[Path, Path], rows: int, as_json: bool) -> None:
@@ -179,17 +204,19 @@ def _request(options: Mapping[str, Any]) -> "Request":
     )
 
 
-def _make_room(out: Path, kept_dir: Path) -> None:
-    """Make the folders of the page and of the answers now: hours later would be too late.
+def _check_room(out: Path, kept_dir: Path) -> None:
+    """Look whether page and answers can be written: hours later would be too late.
+
+    Nothing is made yet, as the comparison may still be refused.
 
     Raises:
         UsageError: the page cannot be written there.
     """
-    try:
-        kept_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: {kept_dir} cannot be made ({error.strerror})") from None
-    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+    top = next(path for path in (kept_dir, *kept_dir.absolute().parents) if path.exists())
+    if not top.is_dir() or not os.access(top, os.W_OK):
+        why = "not writable" if top.is_dir() else "a file"
+        raise UsageError(f"--out {out}: {kept_dir} cannot be made ({top} is {why})")
+    if out.is_dir() or (out.exists() and not os.access(out, os.W_OK)):
         raise UsageError(f"--out {out}: cannot be written; give another place")
 
 
@@ -215,6 +242,7 @@ def _write(report: "Report", out: Path, as_json: bool) -> None:
     from glmforge.compare.verdict import in_one_line
     from glmforge.ui.compare_page import compare_page
 
+    out.parent.mkdir(parents=True, exist_ok=True)
     pages = {out: compare_page(report), out.with_suffix(".md"): markdown(report)}
     for path, text in pages.items():
         path.write_bytes(text.encode("utf-8", "backslashreplace"))
@@ -233,7 +261,7 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
     for name, value in options.items():
         if name in ("runs", "rows", "nproc", "gpus") or value is None:
             continue
-        flag = {"as_json": "--json"}.get(name, f"--{name.replace('_', '-')}")
+        flag = flag_of(name)
         if isinstance(value, bool):
             no = f"--no-{name}" if name in ("references", "general") else None
             argv += [flag] if value else [no] if no else []

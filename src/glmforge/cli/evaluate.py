@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from glmforge.cli.given import given_options, refuse_idle
 from glmforge.cli.imports import heavy_imports
 from glmforge.cli.output import print_json
 from glmforge.errors import UsageError
@@ -16,6 +17,7 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def evaluate(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="A run, a checkpoint, an adapter or a model.")],
     data: Annotated[
         list[str] | None,
@@ -25,8 +27,12 @@ def evaluate(
         Path | None, typer.Option(help="Base model, where it is not where the adapter says.")
     ] = None,
     max_length: Annotated[
-        int, typer.Option(min=8, help="Longest row of the loss (tokens), where no run says it.")
-    ] = 2048,
+        int | None,
+        typer.Option(
+            min=8,
+            help="Longest row of the loss (tokens), where no run says it; 2048 or the positions.",
+        ),
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer (tokens).")] = 256,
     num_prompts: Annotated[
         int, typer.Option(min=-1, help="Dialogues that are answered; 0 none, -1 all.")
@@ -45,11 +51,20 @@ def evaluate(
     """Measure MODEL: validation loss, generated answers, lm-evaluation-harness tasks."""
     if dtype is not None and dtype not in _DTYPES:
         raise UsageError(f"--dtype {dtype}: use one of {', '.join(_DTYPES)}")
+    given = given_options(context)
+    if not tasks:
+        refuse_idle(given, ["num_fewshot", "limit"], "only with --tasks")
+    if num_prompts == 0:
+        refuse_idle(given, ["max_new_tokens"], "nothing is answered with --num-prompts 0")
     with heavy_imports():
         import torch
 
         from glmforge.compare.evaluation import evaluate_model
+        from glmforge.compare.subjects import run_of
 
+    if run_of(model) is not None:
+        reason = "the run that the model is from says data.max_length; leave it out"
+        refuse_idle(given, ["max_length"], reason)
     report = evaluate_model(
         model,
         data or [],
@@ -63,8 +78,6 @@ def evaluate(
         num_fewshot=num_fewshot,
         limit=limit,
     )
-    if not report.data and not report.tasks:
-        raise UsageError(f"{model}: nothing to measure it on: give --data FILE, or --tasks")
     if as_json:
         print_json(report)
     else:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from glmforge.cli.given import given_options, refuse_idle
 from glmforge.cli.imports import heavy_imports
 from glmforge.cli.stress import BatchSize, Length, Stress, refuse_without_stress, run_stress
 from glmforge.errors import UsageError
@@ -19,6 +20,7 @@ _NEEDED = ("starlette", "uvicorn")
 
 
 def serve(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="A model directory, or a run.")],
     adapter: Annotated[
         list[str] | None,
@@ -42,13 +44,20 @@ def serve(
 ) -> None:
     """Serve MODEL and its adapters to OpenAI clients and to a browser."""
     adapters = [_named(text) for text in adapter or []]
+    given = given_options(context)
+    asked_tokens = max_new_tokens if "max_new_tokens" in given else None
     if stress:
+        refuse_idle(given, ["host", "port"], "no part of --stress, which serves nobody")
+        if len(adapters) > 1:
+            raise UsageError(f"--stress measures one adapter; {len(adapters)} are given")
+        if length is not None and max_length is not None:
+            raise UsageError("--length and --max-length: with --stress they say the same; give one")
         run_stress(
             model,
             adapters[0][1] if adapters else None,
             length=length or max_length,
             batch_size=batch_size,
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=asked_tokens,
             as_json=as_json,
         )
         return

@@ -23,6 +23,7 @@ Stress = Annotated[
 Length = Annotated[
     int | None, typer.Option(min=16, help="With --stress: tokens, where no run says max_length.")
 ]
+_USUAL_NEW_TOKENS = 512
 BatchSize = Annotated[int, typer.Option(min=1, help="With --stress: rows together.")]
 
 
@@ -43,32 +44,49 @@ def run_stress(
     *,
     length: int | None,
     batch_size: int,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
     as_json: bool,
 ) -> None:
-    """Generate `batch_size` rows of `length` tokens (None: the training's longest) and report.
+    """Generate `batch_size` rows of `length` tokens and report.
+
+    Args:
+        model: a model directory, or what `find_paths` takes.
+        adapter: for it, or None.
+        length: prompt and answer together; None is the training's longest.
+        batch_size: rows together.
+        max_new_tokens: of them; None is half of the length, and no more than usual.
+        as_json: print one JSON object.
 
     Raises:
-        UsageError: the model has fewer positions.
+        UsageError: the model has fewer positions, or the new tokens fill the length.
         typer.Exit: with status 1, memory did not hold.
     """
     with heavy_imports():
+        from glmforge.models import load_config
         from glmforge.serve.chat import open_chat_model
+        from glmforge.serve.opening import find_paths
         from glmforge.serve.stress import longest_length, stress
 
-    opened, tokenizer = open_chat_model(model, adapter)
-    wanted = length or longest_length(adapter or model, opened.config)
-    positions = getattr(opened.config, "max_position_embeddings", None)
+    named = [] if adapter is None else [("tuned", adapter)]
+    config = load_config(find_paths(model, named).model)
+    wanted = length or longest_length(adapter or model, config)
+    positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and wanted > positions:
         raise UsageError(
             f"--length {wanted}: {model} has {positions} positions; give {positions} or less"
         )
+    if max_new_tokens is not None and max_new_tokens >= wanted:
+        raise UsageError(
+            f"--max-new-tokens {max_new_tokens}: the length, prompt and answer together, is "
+            f"{wanted} tokens; give less, or a longer --length"
+        )
+    opened, tokenizer = open_chat_model(model, adapter)
     report = stress(
         opened,
         tokenizer,
         length=wanted,
         batch=batch_size,
-        new_tokens=min(max_new_tokens, wanted // 2),
+        new_tokens=max_new_tokens or min(_USUAL_NEW_TOKENS, wanted // 2),
     )
     if as_json:
         print_json(report)

@@ -16,6 +16,7 @@ import torch
 from glmforge.adapters import open_adapter
 from glmforge.compare.harness import check_harness, run_tasks
 from glmforge.compare.loss import ValidationRows, loss_of, validation_rows
+from glmforge.compare.positions import positions_of, refuse_too_long
 from glmforge.compare.prompts import Prompt, read_prompts
 from glmforge.compare.subjects import run_of
 from glmforge.data import generation_prompt
@@ -23,11 +24,14 @@ from glmforge.data.measures import score, usual_units
 from glmforge.data.segments import IGNORED
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.env import World
+from glmforge.errors import UsageError
 from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import load_model, load_tokenizer
 from glmforge.models.batch_generation import Sampling, answer_batch
 from glmforge.models.generation import stop_ids
 from glmforge.models.stops import compare_stops
+
+_USUAL_LENGTH = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,7 @@ def evaluate_model(
     data: Sequence[str],
     *,
     base: Path | None = None,
-    max_length: int = 2048,
+    max_length: int | None = None,
     max_new_tokens: int = 256,
     num_prompts: int | None = 100,
     batch_size: int = 4,
@@ -100,7 +104,8 @@ def evaluate_model(
         path: what `glmforge export` takes.
         data: files of dialogues; may be empty where tasks are given.
         base: the base, where it is not where the adapter says.
-        max_length: longest row of the loss in tokens, where no run says it.
+        max_length: longest row of the loss in tokens, where no run says it; None is 2,048, or the
+            model's positions where they are fewer.
         max_new_tokens: longest answer.
         num_prompts: dialogues whose last question is answered; None answers all, 0 none.
         batch_size: rows that go through the model together.
@@ -112,19 +117,29 @@ def evaluate_model(
     Raises:
         ModelError: the stop ids of the model's files are of another vocabulary.
         DataError: a data file cannot be read.
-        UsageError: tasks are asked for and the harness is not installed, or does not know one.
+        UsageError: there is nothing to measure on; rows or answers are asked for that the model has
+            no positions for; tasks are asked for and the harness is not
+            installed, or does not know one.
     """
     if tasks:
         check_harness(tasks)
     found = find_source(path, base)
     tokenizer = load_tokenizer(found.model)
     notes = compare_stops(found.model, tokenizer)
-    rows, prompts = _material(path, data, tokenizer, max_length, batch_size, num_prompts)
+    positions = positions_of([found.model])
+    if max_length is not None and positions is not None and max_length > positions:
+        raise UsageError(f"--max-length {max_length}: {path} has {positions} positions; give less")
+    longest = max_length or min(_USUAL_LENGTH, positions or _USUAL_LENGTH)
+    rows, prompts = _material(path, data, tokenizer, longest, batch_size, num_prompts)
+    prompt_ids = [generation_prompt(p.messages, tokenizer, p.tools or None) for p in prompts]
+    refuse_too_long(positions, prompts, prompt_ids, max_new_tokens)
+    if rows is None and not tasks:
+        raise UsageError(f"{path}: nothing to measure it on: give --data FILE, or --tasks")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     model = _opened(found, dtype, device)
     loss, tokens = _loss(model, tokenizer, rows, device)
-    scores = _scores(model, tokenizer, prompts, batch_size, max_new_tokens)
+    scores = _scores(model, tokenizer, prompts, prompt_ids, batch_size, max_new_tokens)
     return EvaluationReport(
         model=str(path),
         data=rows.files if rows is not None else (),
@@ -179,7 +194,12 @@ def _opened(found: Source, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def _scores(
-    model: Any, tokenizer: Any, prompts: Sequence[Prompt], batch_size: int, max_new_tokens: int
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Prompt],
+    prompt_ids: Sequence[Sequence[int]],
+    batch_size: int,
+    max_new_tokens: int,
 ) -> dict[str, Any]:
     """Answer every prompt greedily and score the answers that have a reference."""
     units = usual_units()
@@ -191,11 +211,10 @@ def _scores(
     stopped = 0
     for start in range(0, len(prompts), batch_size):
         batch = prompts[start : start + batch_size]
-        asked = [generation_prompt(p.messages, tokenizer, p.tools or None) for p in batch]
         answers = answer_batch(
             model,
             tokenizer,
-            asked,
+            prompt_ids[start : start + batch_size],
             stops=stops,
             max_new_tokens=max_new_tokens,
             sampling=Sampling(),

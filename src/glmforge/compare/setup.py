@@ -15,6 +15,7 @@ from glmforge.compare.answers import Decoding, Work
 from glmforge.compare.checks import Format
 from glmforge.compare.judge import Judge
 from glmforge.compare.loss import ValidationRows, validation_rows
+from glmforge.compare.positions import positions_of, refuse_too_long
 from glmforge.compare.prompts import Prompt, general_prompts, read_prompts, without_references
 from glmforge.compare.seen import mark_seen
 from glmforge.compare.subjects import Subject, find_subjects
@@ -92,8 +93,10 @@ def set_up(request: Request, dtype: str, ranks: Ranks, say: Say) -> Setup:
 
     prompts = ranks.on_main(prompts_of)
     prompt_ids = _encoded(prompts, tokenizer)
+    positions = positions_of(_directory(subject) for subject in subjects)
+    refuse_too_long(positions, prompts, prompt_ids, request.max_new_tokens)
     for subject in subjects:
-        directory = subject.path if subject.source is None else subject.source.model
+        directory = _directory(subject)
         if subject.source is not None and subject.source.adapter is not None:
             continue
         for note in compare_stops(directory, tokenizer):
@@ -107,13 +110,11 @@ def set_up(request: Request, dtype: str, ranks: Ranks, say: Say) -> Setup:
         batch_size=request.batch_size,
     )
     general = dataclasses.replace(work, prompt_ids=prompt_ids[len(work.prompt_ids) :])
-    if long := _too_long(request, prompts, prompt_ids):
-        heed(long)
     rows = validation_rows(
         request.validation,
         runs,
         tokenizer,
-        max_length=request.max_length,
+        max_length=min(request.max_length, positions or request.max_length),
         rows_per_batch=request.batch_size,
         say=heed,
     )
@@ -126,6 +127,11 @@ def set_up(request: Request, dtype: str, ranks: Ranks, say: Say) -> Setup:
         rows=rows,
         notes=notes,
     )
+
+
+def _directory(subject: Subject) -> Path:
+    """Where a model's config and tokenizer are."""
+    return subject.path if subject.source is None else subject.source.model
 
 
 def _prompts(request: Request) -> list[Prompt]:
@@ -153,21 +159,6 @@ def _prompts(request: Request) -> list[Prompt]:
 
 def _encoded(prompts: Sequence[Prompt], tokenizer: Any) -> list[list[int]]:
     return [generation_prompt(p.messages, tokenizer, p.tools or None) for p in prompts]
-
-
-def _too_long(
-    request: Request, prompts: Sequence[Prompt], ids: Sequence[Sequence[int]]
-) -> str | None:
-    """A note on questions that leave the model's positions no room for the longest answer."""
-    positions = getattr(load_config(request.base), "max_position_embeddings", None)
-    room = (positions or 0) - request.max_new_tokens
-    names = [prompt.id for prompt, row in zip(prompts, ids, strict=True) if len(row) > room]
-    if positions is None or not names:
-        return None
-    return (
-        f"{len(names)} prompts with {request.max_new_tokens} new tokens are longer than the "
-        f"model's {positions} positions ({', '.join(names[:3])}): their answers mean little"
-    )
 
 
 def _stops(base: Path, tokenizer: Any) -> list[int]:

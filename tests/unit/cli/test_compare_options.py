@@ -82,12 +82,40 @@ def test_each_rank_is_asked_the_same(asked, monkeypatch, options):
         (["--format-regex", "("], "no regular expression"),
         (["--judge-url", "http://h", "--judge-model", "m", "--judge-key-env", "NONE_SUCH"],
          "NONE_SUCH: this variable is not set"),
+        (["--rows", "20"], "--rows: only with --runs A B"),
+        (["--temperature", "0.7", "--top-p", "1"], "--temperature and --top-p: of drawn answers"),
+        (["--beams", "2", "--repetition-penalty", "1.1"], "--repetition-penalty: of drawn answers"),
+        (["--judge-key-env", "THE_KEY"], "--judge-key-env: a judge needs --judge-url and"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(asked, options, words):
     with pytest.raises(GlmForgeError, match=words):
         run(*MODELS, *options)
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--out", "report.html"], "--out: no part of --runs"),
+        (["--base", "b", "--no-general", "--seeds", "0"], "--base and --general and --seeds: "),
+        (["--rows", "9", "--json"], "--rows: --json has all steps"),
+    ],
+)
+def test_options_that_do_nothing_beside_two_runs_are_refused(asked, tmp_path, options, words):
+    """Also at their defaults, as who writes one expects it to do something."""
+    with pytest.raises(UsageError, match=words):
+        run("compare", "--runs", "a", "b", *options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_comparison_writes_nothing(monkeypatch, tmp_path):
+    """Not even a folder: a model given twice is known without reading any."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="one of them is given twice"):
+        run("compare", "--base", "b", "--tuned", "t", "--tuned", "t", "--prompts", "q.txt",
+            "--out", "new/r.html")  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_to_compare_is_refused(asked):

@@ -4,9 +4,15 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from glmforge.cli import serve as command
+from glmforge.cli.main import app
 from glmforge.errors import UsageError
+
+
+def run(*arguments: str) -> None:
+    CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 
 
 def test_an_adapter_is_a_directory_or_a_name_and_a_directory(tmp_path: Path) -> None:
@@ -26,6 +32,6 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
     """Before the model is looked at."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"needs starlette and uvicorn: pip install 'glmforge\["):
-        command.serve(Path("nowhere"))
+        run("serve", "nowhere")
     with pytest.raises(UsageError, match="--json needs --stress"):
-        command.serve(Path("nowhere"), as_json=True)
+        run("serve", "nowhere", "--json")

@@ -206,11 +206,23 @@ def test_a_base_without_weights_is_the_random_start_of_the_run(
     assert report.base.answers == wanted.base.answers
 
 
-def test_questions_past_the_models_positions_are_told(request_for, adapter):
-    notes = []
-    setup = set_up(request_for(adapter, max_new_tokens=1020), "fp32", ALONE, notes.append)
-    assert "longer than the model's 1024 positions (p1, a|<b>, p3)" in notes[0]
-    assert setup.notes == notes
+def test_answers_past_the_models_positions_are_refused(request_for, adapter, whole_dir, tmp_path):
+    """Before weights are read; of the model with the fewest positions."""
+    words = r"--max-new-tokens 1020: with it 5 of 5 prompts \(p1, a\|<b>, p3, …\) are longer than"
+    with pytest.raises(UsageError, match=words):
+        set_up(request_for(adapter, max_new_tokens=1020), "fp32", ALONE, print)
+    short = tmp_path / "short"
+    shutil.copytree(whole_dir, short)
+    keys = json.loads((short / "config.json").read_text(encoding="utf-8")) | {"seq_length": 64}
+    (short / "config.json").write_text(json.dumps(keys), encoding="utf-8")
+    with pytest.raises(
+        UsageError, match=r"64 positions; the longest prompt has (\d+) tokens"
+    ) as told:
+        set_up(request_for(adapter, short, max_new_tokens=63), "fp32", ALONE, print)
+    room = int(str(told.value).rsplit("give ", 1)[1].split()[0])
+    set_up(request_for(adapter, short, max_new_tokens=room), "fp32", ALONE, print)
+    with pytest.raises(UsageError, match=f"--max-new-tokens {room + 1}: with it 1 of 5"):
+        set_up(request_for(adapter, short, max_new_tokens=room + 1), "fp32", ALONE, print)
 
 
 def test_a_run_whose_data_is_gone_still_compares(request_for, make_adapter, base_dir, tmp_path):

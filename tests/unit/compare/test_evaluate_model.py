@@ -8,13 +8,15 @@ import sys
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from glmforge.cli.main import app
 from glmforge.compare.evaluation import evaluate_model
 from glmforge.compare.harness import check_harness, run_tasks
 from glmforge.data import encode_conversation
 from glmforge.errors import ModelError, UsageError
 from glmforge.export import export
-from glmforge.models import load_model, load_tokenizer
+from glmforge.models import load_config, load_model, load_tokenizer
 from small_models import write_random_adapter, write_small_model
 
 DIALOGUES = [("你好", "您好！"), ("订单在哪里？", "在路上。"), ("谢谢", "不客气。")]
@@ -95,6 +97,43 @@ def test_stop_ids_of_another_vocabulary_are_refused(base, data, tmp_path):
     (short / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
     report = evaluate_model(short, [data], num_prompts=0)
     assert "<|user|>" in report.notes[0]
+
+
+def test_what_the_model_has_no_positions_for_is_refused(base, data, tmp_path):
+    """Before weights are read; nothing to measure on too."""
+    empty = shutil.copytree(base, tmp_path / "empty")
+    (empty / "model.safetensors").unlink()
+    positions = load_config(base).max_position_embeddings
+    with pytest.raises(UsageError, match=f"longer than the model's {positions} positions"):
+        evaluate_model(empty, [data], max_new_tokens=positions)
+    with pytest.raises(UsageError, match=f"--max-length {positions + 1}: .* has {positions}"):
+        evaluate_model(empty, [data], max_length=positions + 1)
+    with pytest.raises(UsageError, match="nothing to measure it on"):
+        evaluate_model(empty, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--limit", "3", "--num-fewshot", "0"], "--num-fewshot and --limit: only with --tasks"),
+        (["--num-prompts", "0", "--max-new-tokens", "8"], "nothing is answered with --num-prompts"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(options, words):
+    with pytest.raises(UsageError, match=words):
+        CliRunner().invoke(app, ["evaluate", "nowhere", *options], catch_exceptions=False)
+
+
+def test_a_length_that_the_run_says_is_refused(tmp_path):
+    """A run's rows are as long as in training."""
+    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "config.yaml").write_text(
+        "model: {model_name_or_path: m}\nmethod: lora\n"
+        "data: {train: t}\ntraining: {output_dir: o}\n"
+    )
+    command = ["evaluate", str(tmp_path), "--max-length", "64"]
+    with pytest.raises(UsageError, match="--max-length: the run that the model is from says"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
 
 
 def test_the_harness_is_asked_for_by_name(base):

@@ -79,3 +79,6 @@ def test_the_command_prints_it(base):
     assert done.exit_code == 0
     report = json.loads(done.stdout)
     assert (report["length"], report["batch"], report["new_tokens"]) == (32, 2, 16)
+    asked = [*command, "--max-new-tokens", "20"]
+    done = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert json.loads(done.stdout)["new_tokens"] == 20, "as asked, not cut to half of the length"
