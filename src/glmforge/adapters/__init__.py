@@ -8,9 +8,12 @@ from glmforge.adapters.files import (
     peft_names,
     read_adapter,
     read_adapter_config,
+    refuse_other_rank,
     save_adapter_files,
     weights_path,
+    zero_alpha,
     zero_b,
+    zero_notes,
 )
 from glmforge.adapters.lora import (
     LoraSettings,
@@ -36,11 +39,14 @@ __all__ = [
     "peft_names",
     "read_adapter",
     "read_adapter_config",
+    "refuse_other_rank",
     "save_adapter",
     "save_adapter_files",
     "saved_name",
     "trainable_line",
     "weights_path",
     "wrap",
+    "zero_alpha",
     "zero_b",
+    "zero_notes",
 ]

@@ -7,6 +7,7 @@ the two spellings of names that other programs leave. Whether they fit a model i
 
 import dataclasses
 import json
+import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -58,7 +59,7 @@ def read_adapter(directory: Path) -> AdapterFiles:
             raise AdapterError(unreadable(path, error)) from error
     _refuse_empty(path, tensors)
     refuse_not_finite(tensors.items(), path, AdapterError)
-    _refuse_other_rank(path, config, tensors)
+    refuse_other_rank(path, directory / CONFIG_NAME, config, tensors)
     return AdapterFiles(path=path, config=config, tensors=tensors)
 
 
@@ -82,7 +83,8 @@ def read_adapter_config(path: Path) -> LoraConfig:
     (a warning lists them): a newer PEFT writes all its defaults.
 
     Raises:
-        AdapterError: not a LoRA configuration, or an unknown key that has a value.
+        AdapterError: not a LoRA configuration, an unknown key that has a value, or a value that
+            is no number where one is needed.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -106,7 +108,45 @@ def read_adapter_config(path: Path) -> LoraConfig:
             "empty",
             stacklevel=2,
         )
+    _check_values(path, values)
     return LoraConfig(**{key: value for key, value in values.items() if key in known})
+
+
+def _check_values(path: Path, values: Mapping[str, Any]) -> None:
+    """Refuse numbers that are text, not finite or out of range: PEFT fails on them much later."""
+    ranks = {"r": values.get("r", 8)} | _pattern(values, "rank_pattern")
+    scales = {"lora_alpha": values.get("lora_alpha", 8)} | _pattern(values, "alpha_pattern")
+    problems = [
+        f"{path}: {name} is {value!r}: write a whole number above 0"
+        for name, value in ranks.items()
+        if type(value) is not int or value < 1
+    ]
+    numbers = scales | {"lora_dropout": values.get("lora_dropout", 0.0)}
+    problems += [
+        f"{path}: {name} is {value!r}: write a number"
+        for name, value in numbers.items()
+        if type(value) not in (int, float) or not math.isfinite(value)
+    ]
+    for name in ("target_modules", "modules_to_save"):
+        value = values.get(name)
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            continue
+        if value is not None and not (isinstance(value, str) and name == "target_modules"):
+            problems.append(f"{path}: {name} is {value!r}: write a list of module names")
+    if problems:
+        raise AdapterError(problems)
+
+
+def _pattern(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = values.get(name) or {}
+    if not isinstance(found, dict):
+        return {name: found}
+    return {f"{name}[{key!r}]": value for key, value in found.items()}
+
+
+def zero_alpha(config: LoraConfig) -> bool:
+    """Say whether every lora_alpha is zero, so that the adapter changes nothing."""
+    return not any((config.lora_alpha, *(config.alpha_pattern or {}).values()))
 
 
 def _refuse_empty(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -121,7 +161,20 @@ def _refuse_empty(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         )
 
 
-def _refuse_other_rank(path: Path, config: LoraConfig, tensors: Mapping[str, torch.Tensor]) -> None:
+def refuse_other_rank(
+    path: Path, settings: Path, config: LoraConfig, tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """Compare the ranks of an adapter's tensors with those of its configuration.
+
+    Args:
+        path: where the tensors are from, for the error.
+        settings: the file of the configuration, for the error.
+        config: as read from it.
+        tensors: under the names of PEFT's files.
+
+    Raises:
+        AdapterError: a tensor has a rank that the configuration does not state.
+    """
     ranks = {
         (tensor.shape[0] if ".lora_A." in name else tensor.shape[1]): name
         for name, tensor in tensors.items()
@@ -130,9 +183,10 @@ def _refuse_other_rank(path: Path, config: LoraConfig, tensors: Mapping[str, tor
     stated = {config.r, *(config.rank_pattern or {}).values()}
     wrong = sorted(rank for rank in ranks if rank not in stated)
     if wrong:
+        says = CONFIG_NAME if settings.parent == path.parent else str(settings)
         raise AdapterError(
-            f"{path}: {ranks[wrong[0]]} has rank {wrong[0]}, but {CONFIG_NAME} says r={config.r}: "
-            "the two files are of different adapters"
+            f"{path}: {ranks[wrong[0]]} has rank {wrong[0]}, but {says} says r={config.r}: "
+            "the two are of different adapters"
         )
 
 
@@ -140,6 +194,13 @@ def zero_b(tensors: Mapping[str, torch.Tensor]) -> bool:
     """Say whether every lora_B is zero, so that the adapter changes nothing."""
     found = [tensor for name, tensor in tensors.items() if "lora_B" in name]
     return bool(found) and not any(bool(tensor.any()) for tensor in found)
+
+
+def zero_notes(files: AdapterFiles, name: str) -> list[str]:
+    """Say that an adapter's LoRA changes nothing where every lora_B is zero, else nothing."""
+    if not zero_b(files.tensors):
+        return []
+    return [f"{name}: every lora_B of {files.path} is zero: its LoRA changes nothing"]
 
 
 def peft_names(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], int]:

@@ -35,7 +35,9 @@ def consolidate(
         Path | None, typer.Option(help="adapter_config.json, where the checkpoint has none.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
-    max_shard_size: Annotated[str, typer.Option(help="Largest weights file, such as 5GB.")] = "5GB",
+    max_shard_size: Annotated[
+        str | None, typer.Option(help="Largest file of whole weights (5GB without it).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Join a checkpoint's shards: one safetensors model, or one PEFT adapter."""

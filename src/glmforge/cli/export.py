@@ -34,10 +34,18 @@ def export(
             "without it as the base."
         ),
     ] = None,
-    max_shard_size: Annotated[str, typer.Option(help="Largest weights file, such as 5GB.")] = "5GB",
+    max_shard_size: Annotated[
+        str | None, typer.Option(help="Largest file of whole weights (5GB without it).")
+    ] = None,
     fix_names: Annotated[
         bool,
         typer.Option("--fix-names", help="Put an adapter's names right (lora_A.default, prefix)."),
+    ] = False,
+    other_base: Annotated[
+        bool,
+        typer.Option(
+            "--other-base", help="Use a base with other weights than the adapter was trained on."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -54,6 +62,7 @@ def export(
         layout=layout,
         max_shard_size=max_shard_size,
         fix_names=fix_names,
+        other_base=other_base,
     )
     if as_json:
         print_json(report)

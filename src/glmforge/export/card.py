@@ -83,6 +83,8 @@ def card(
     limits: Sequence[str] = (),
     has_code: bool = False,
     run: RunFacts | None = None,
+    base: str | None = None,
+    base_state: str | None = None,
     licences: Sequence[str] = (),
 ) -> str:
     """Return the text of README.md.
@@ -97,10 +99,14 @@ def card(
         limits: what these files cannot do.
         has_code: whether the original's files of code lie beside the weights.
         run: what is known of the training.
+        base: the base that was merged into or that the adapter was proven on.
+        base_state: what that base's weights are.
         licences: licence files of the base, copied beside the weights.
     """
     parts = [f"# {title}, {kind} in the {layout} layout ({dtype})\n"]
     parts.append("Written by `glmforge export`; made from " + origin + ".\n")
+    if base is not None:
+        parts.append(f"The base used here is `{base}`; its weights are {base_state}.\n")
     if kind == "adapter":
         imports, loader = _ADAPTER_LOADERS[layout]
         parts.append(
@@ -124,7 +130,7 @@ def card(
 def _training(run: RunFacts) -> str:
     where = "" if run.step is None else f", step {run.step}"
     lines = [
-        f"- base: `{run.base}`, method {run.method}{where}",
+        f"- trained on: `{run.base}`, method {run.method}{where}",
         f"- data hash (every id and label): `{run.data_hash}`",
         *(f"- data file: {line}" for line in run.data_files),
     ]

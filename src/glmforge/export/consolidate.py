@@ -14,9 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glmforge.adapters import peft_names, read_adapter_config, save_adapter_files, zero_b
+from glmforge.adapters import (
+    peft_names,
+    read_adapter_config,
+    refuse_other_rank,
+    save_adapter_files,
+    zero_b,
+)
 from glmforge.errors import ExportError
 from glmforge.export.aside import written_aside
+from glmforge.export.base_print import BASE_PRINT, check_base, copy_base_print
 from glmforge.export.counting import (
     count_adapter,
     model_places,
@@ -27,8 +34,8 @@ from glmforge.export.counting import (
 from glmforge.export.manifest import MANIFEST, verify
 from glmforge.export.run_facts import run_facts
 from glmforge.export.shards import Place, Shards, find_tag, open_shards
-from glmforge.export.sources import base_of_checkpoint
-from glmforge.export.tensor_files import Planned, check_written, write_tensors
+from glmforge.export.sources import base_named_in, base_of_checkpoint
+from glmforge.export.tensor_files import Planned, check_written, parse_size, write_tensors
 from glmforge.models.dtypes import DTYPES
 
 
@@ -71,7 +78,7 @@ def consolidate(
     with_base: bool = False,
     adapter_config: Path | None = None,
     dtype: str = "fp32",
-    max_shard_size: str = "5GB",
+    max_shard_size: str | None = None,
 ) -> ConsolidationReport:
     """Join the shards of a checkpoint.
 
@@ -84,25 +91,31 @@ def consolidate(
             tensors that the shards leave out from the base.
         adapter_config: ``adapter_config.json`` of a LoRA run whose checkpoint has none.
         dtype: "fp32", "bf16" or "fp16" of all floating-point tensors.
-        max_shard_size: largest weights file.
+        max_shard_size: largest file of whole weights, such as "300MB"; None: "5GB".
 
     Raises:
+        AdapterError: the adapter's settings are of another adapter, or the base of another model.
         CheckpointError: files are missing, torn, or changed since they were written.
-        ExportError: `out` exists, or tensors are missing, unexpected or of another shape.
+        ExportError: `out` exists, tensors are missing, unexpected or of another shape, or an
+            option is unknown or would do nothing.
     """
     if dtype not in DTYPES:
         raise ExportError(f"--dtype {dtype}: use one of {', '.join(DTYPES)}")
+    if max_shard_size is not None:
+        parse_size(max_shard_size)
     folder = find_tag(checkpoint, tag)
     top = folder.parent
     if (top / MANIFEST).is_file():
         verify(top)
     shards = open_shards(folder)
-    found = base or base_of_checkpoint(top)
     is_adapter = any(".lora_" in name for name in shards.trained)
+    _check_options(is_adapter, with_base, adapter_config, max_shard_size)
+    settings = _adapter_settings(top, adapter_config) if is_adapter else None
+    found = base or base_of_checkpoint(top) or (settings and base_named_in(settings))
+    size = max_shard_size or "5GB"
     with written_aside(out) as target:
-        if is_adapter:
-            settings = _adapter_settings(top, adapter_config)
-            report = _adapter(shards, target, out, settings, found, with_base, DTYPES[dtype])
+        if settings is not None:
+            report = _adapter(shards, target, out, settings, found, with_base, DTYPES[dtype], size)
         else:
             if found is None:
                 raise ExportError(
@@ -110,7 +123,7 @@ def consolidate(
                     "directory that the training began from with --base DIR"
                 )
             target.mkdir()
-            report = _model(shards, target, out, found, with_base, DTYPES[dtype], max_shard_size)
+            report = _model(shards, target, out, found, with_base, DTYPES[dtype], size)
         facts = run_facts(top)
         noted = {"out": str(out), "run": facts and asdict(facts)}
         text = json.dumps(asdict(report) | noted, ensure_ascii=False, indent=1)
@@ -118,9 +131,25 @@ def consolidate(
     return report
 
 
+def _check_options(
+    is_adapter: bool, with_base: bool, adapter_config: Path | None, max_shard_size: str | None
+) -> None:
+    """Refuse options that would do nothing."""
+    problems = []
+    if is_adapter and not with_base and max_shard_size is not None:
+        problems.append(
+            "--max-shard-size does nothing for an adapter: add --with-base or leave it out"
+        )
+    if not is_adapter and adapter_config is not None:
+        problems.append("--adapter-config does nothing for whole weights: leave it out")
+    if problems:
+        raise ExportError(problems)
+
+
 def _adapter_settings(top: Path, given: Path | None) -> Path:
-    for path in (given, top / "adapter_config.json", top / "adapter" / "adapter_config.json"):
-        if path is not None and path.is_file():
+    own = (top / "adapter_config.json", top / "adapter" / "adapter_config.json")
+    for path in own if given is None else (given,):
+        if path.is_file():
             return path
     raise ExportError(
         f"{given or top}: no adapter_config.json there. The shards hold LoRA weights but not their "
@@ -136,10 +165,12 @@ def _adapter(
     base: Path | None,
     with_base: bool,
     dtype: torch.dtype,
+    max_shard_size: str,
 ) -> ConsolidationReport:
     trained = {name: shards.tensor(place).to(dtype) for name, place in shards.trained.items()}
     tensors, _ = peft_names(trained)
     config = read_adapter_config(settings)
+    refuse_other_rank(shards.folder, settings, config, tensors)
     notes = [] if not zero_b(tensors) else ["every lora_B is zero: the adapter changes nothing yet"]
     values = json.loads(settings.read_text(encoding="utf-8"))
     if base is None:
@@ -148,12 +179,16 @@ def _adapter(
             "--base DIR they are counted against the model"
         )
     else:
+        checked = check_base(_print_of(shards.folder.parent, settings), base)
+        if checked.note is not None:
+            notes.append(checked.note)
         count_adapter(tensors, config, base, str(shards.folder))
         values["base_model_name_or_path"] = str(base)
     if with_base:
-        notes.append(_frozen_base(shards, target / "base", base))
+        notes.append(_frozen_base(shards, target / "base", base, max_shard_size))
         values["base_model_name_or_path"] = str(out / "base")
     save_adapter_files(target, values, tensors)
+    copy_base_print(_print_of(shards.folder.parent, settings), target)
     return ConsolidationReport(
         out=out,
         kind="adapter",
@@ -167,7 +202,16 @@ def _adapter(
     )
 
 
-def _frozen_base(shards: Shards, target: Path, base: Path | None) -> str:
+def _print_of(top: Path, settings: Path) -> Path:
+    """Return where base.json of the run lies: in the checkpoint, in the run, beside the settings.
+
+    Where it is in none of them, the checkpoint.
+    """
+    places = (top / "adapter", top, top.parent.parent, settings.parent)
+    return next((place for place in places if (place / BASE_PRINT).is_file()), top)
+
+
+def _frozen_base(shards: Shards, target: Path, base: Path | None, max_shard_size: str) -> str:
     """Write the base that LoRA left as it was, from the shards or else from its own files."""
     if base is None:
         raise ExportError("--with-base needs the base's configuration: give it with --base DIR")
@@ -180,7 +224,7 @@ def _frozen_base(shards: Shards, target: Path, base: Path | None) -> str:
     model = prepared_base(base, torch.float32)
     wanted, from_base = model_places(places, model, base, with_base=True, where=shards.folder)
     dtype = next(iter(wanted.values())).dtype
-    _write_places(shards, wanted, target, dtype, "5GB")
+    _write_places(shards, wanted, target, dtype, max_shard_size)
     write_settings(model, base, target, dtype)
     return f"the frozen base lies in base/ ({from_base} of {len(wanted)} tensors from {base})"
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from glmforge.adapters import read_adapter, save_adapter_files
 from glmforge.errors import ExportError, ModelError
 from glmforge.export.identity import MERGED_KEY, METADATA_KEY, adapter_identity
+from glmforge.export.tensor_files import parse_size
 from glmforge.models import family_of
 from glmforge.models.adapter_layouts import adapter_to_chatglm, adapter_to_transformers
 from glmforge.models.configuration import ChatGLMConfig
@@ -118,7 +119,8 @@ def write_model(model: Any, directory: Path, max_shard_size: str) -> None:
     if layout_of(model.config) == "chatglm":
         tensors = model.state_dict() | rotary_buffers(model.config, model.dtype)
     with no_progress_bars():
-        model.save_pretrained(str(directory), state_dict=tensors, max_shard_size=max_shard_size)
+        limit = parse_size(max_shard_size)
+        model.save_pretrained(str(directory), state_dict=tensors, max_shard_size=limit)
 
 
 def write_tokenizer(tokenizer: Any, directory: Path, model: Any) -> None:
@@ -202,6 +204,16 @@ def licence_names(directory: Path) -> list[str]:
     patterns = ("LICENSE*", "LICENCE*", "MODEL_LICENSE*", "NOTICE*")
     found = {path.name for pattern in patterns for path in directory.glob(pattern)}
     return sorted(name for name in found if (directory / name).is_file())
+
+
+def name_base(directory: Path, base: Path) -> None:
+    """Write into an adapter_config.json which base the adapter was proven on."""
+    path = directory / "adapter_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    if settings.get("base_model_name_or_path") != str(base):
+        settings["base_model_name_or_path"] = str(base)
+        text = json.dumps(settings, ensure_ascii=False, indent=2) + "\n"
+        path.write_text(text, encoding="utf-8")
 
 
 def convert_adapter(source: Path, target: Path, config: Any, layout: Layout) -> None:

@@ -19,11 +19,18 @@ from glmforge.adapters import (
     peft_names,
     read_adapter,
     save_adapter_files,
+    zero_alpha,
     zero_b,
 )
 from glmforge.errors import AdapterError, ExportError
 from glmforge.export import layouts
 from glmforge.export.aside import written_aside
+from glmforge.export.base_print import (
+    BaseState,
+    convert_base_print,
+    copy_base_print,
+    write_base_print,
+)
 from glmforge.export.card import card, tokenizer_limits
 from glmforge.export.identity import adapter_identity, mark_merged, refuse_second_merge
 from glmforge.export.proof import (
@@ -37,6 +44,7 @@ from glmforge.export.proof import (
 )
 from glmforge.export.run_facts import RunFacts, run_facts
 from glmforge.export.sources import Source, find_source, open_weights
+from glmforge.export.tensor_files import parse_size
 from glmforge.models import family_of, load_config, load_tokenizer
 from glmforge.models.dtypes import DTYPES
 from glmforge.models.generation import write_stops
@@ -75,6 +83,10 @@ class ExportReport:
     """What else a reader should know, such as names that were put right."""
     run: RunFacts | None = None
     """The run that the weights are from."""
+    base: str | None = None
+    """The base that was merged into or that the adapter was proven on; None: whole weights."""
+    base_state: str | None = None
+    """What that base's weights are: see `BaseState`."""
 
     def lines(self) -> list[str]:
         """Sentences for people."""
@@ -102,8 +114,9 @@ def export(
     base: Path | None = None,
     dtype: str | None = None,
     layout: str | None = None,
-    max_shard_size: str = "5GB",
+    max_shard_size: str | None = None,
     fix_names: bool = False,
+    other_base: bool = False,
 ) -> ExportReport:
     """Write the weights of a run, checkpoint, adapter or model directory to `out`.
 
@@ -115,41 +128,69 @@ def export(
         dtype: "bf16", "fp16" or "fp32" of the written weights; None keeps the base's.
         layout: "chatglm" (the original's names and files) or "transformers" (a class of stock
             transformers and a fast tokenizer); None keeps the base's.
-        max_shard_size: largest weights file, in safetensors' words ("5GB").
+        max_shard_size: largest file of whole weights, such as "300MB"; None: "5GB".
         fix_names: put right the names of an adapter that another program wrote.
+        other_base: take a base that the adapter was not trained on; its card will say so.
 
     Raises:
         AdapterError: an adapter's files are damaged, empty, or made for another base, or it
             changes nothing.
         ExportError: an adapter that is merged in already, nothing to export, `out` exists, an
-            unknown dtype or layout, a model without a form in that layout, or the written weights
-            do not give the logits they should (then nothing is left that looks finished).
+            option that is unknown or would do nothing, a model without a form in that layout, or
+            the written weights do not give the logits they should (then nothing is left that
+            looks finished).
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise ExportError(f"--dtype {dtype}: use one of {', '.join(DTYPES)}")
-    if layout is not None and layout not in layouts.LAYOUTS:
-        raise ExportError(f"--layout {layout}: use one of {', '.join(layouts.LAYOUTS)}")
-    found = find_source(source, base)
+    found = find_source(source, base, other_base=other_base)
+    _check_options(found, merge, dtype, layout, max_shard_size, fix_names)
     config = load_config(found.model)
     wanted: layouts.Layout = layout or layouts.layout_of(config)  # type: ignore[assignment]
     layouts.check_layout(config, wanted)
     with written_aside(out) as target, tempfile.TemporaryDirectory() as scratch:
-        notes: tuple[str, ...] = ()
+        checked = found.base_check
+        notes = () if checked is None or checked.note is None else (checked.note,)
         if found.adapter is not None:
-            if dtype is not None and not merge:
-                raise ExportError(
-                    "--dtype does nothing for an adapter: add --merge or leave it out"
-                )
             if fix_names:
-                found, notes = _with_right_names(found, Path(scratch) / "adapter")
+                found, note = _with_right_names(found, Path(scratch) / "adapter")
+                notes = (note, *notes)
             _check_adapter(found, config, merge=merge)
         if found.adapter is not None and not merge:
             report = _write_adapter(found, target, out, wanted)
         else:
-            report = _write_whole(found, target, out, wanted, dtype, max_shard_size)
+            report = _write_whole(found, target, out, wanted, dtype, max_shard_size or "5GB")
         report = replace(report, notes=notes, run=run_facts(source))
+        if checked is not None:
+            report = replace(report, base=str(found.model), base_state=str(checked.state))
         _write_about(report, target, config)
     return report
+
+
+def _check_options(
+    found: Source,
+    merge: bool,
+    dtype: str | None,
+    layout: str | None,
+    max_shard_size: str | None,
+    fix_names: bool,
+) -> None:
+    """Refuse options that are none of what they may be, or that would do nothing."""
+    problems = []
+    if dtype is not None and dtype not in DTYPES:
+        problems.append(f"--dtype {dtype}: use one of {', '.join(DTYPES)}")
+    if layout is not None and layout not in layouts.LAYOUTS:
+        problems.append(f"--layout {layout}: use one of {', '.join(layouts.LAYOUTS)}")
+    if max_shard_size is not None:
+        parse_size(max_shard_size)
+    if found.adapter is not None and not merge:
+        options = {"--dtype": dtype, "--max-shard-size": max_shard_size}
+        problems += [
+            f"{option} does nothing for an adapter: add --merge or leave it out"
+            for option, value in options.items()
+            if value is not None
+        ]
+    if found.adapter is None and fix_names:
+        problems.append("--fix-names does nothing for whole weights: leave it out")
+    if problems:
+        raise ExportError(problems)
 
 
 def _write_about(report: ExportReport, target: Path, config: Any) -> None:
@@ -168,6 +209,8 @@ def _write_about(report: ExportReport, target: Path, config: Any) -> None:
         limits=report.limits,
         has_code=any(target.glob("*_chatglm.py")),
         run=report.run,
+        base=report.base,
+        base_state=report.base_state,
         licences=layouts.licence_names(target),
     )
     (target / "README.md").write_text(text, encoding="utf-8")
@@ -182,19 +225,26 @@ def _check_adapter(found: Source, config: Any, *, merge: bool) -> None:
             f"{files.path}: every lora_B is zero, so the adapter changes nothing: it was saved "
             "before the first update, or its training failed. Export another checkpoint"
         )
+    if zero_alpha(files.config):
+        raise AdapterError(
+            f"{found.adapter / 'adapter_config.json'}: lora_alpha is 0, so the adapter changes "
+            "nothing: its product is multiplied by lora_alpha / r. Write the value it was trained "
+            "with"
+        )
     if merge:
         refuse_second_merge(found.adapter, found.model, config)
 
 
-def _with_right_names(found: Source, directory: Path) -> tuple[Source, tuple[str, ...]]:
+def _with_right_names(found: Source, directory: Path) -> tuple[Source, str]:
     """Write the adapter under PEFT's names into `directory`."""
     assert found.adapter is not None
     files = read_adapter(found.adapter)
     tensors, changed = peft_names(files.tensors)
     settings = json.loads((found.adapter / "adapter_config.json").read_text(encoding="utf-8"))
     save_adapter_files(directory, settings, tensors)
+    copy_base_print(found.adapter, directory)
     note = f"names: {changed} of {len(tensors)} tensors renamed as PEFT does"
-    return replace(found, adapter=directory), (note,)
+    return replace(found, adapter=directory), note
 
 
 def _write_adapter(found: Source, target: Path, out: Path, layout: layouts.Layout) -> ExportReport:
@@ -205,8 +255,15 @@ def _write_adapter(found: Source, target: Path, out: Path, layout: layouts.Layou
     expected = logits_of(open_adapter(base, found.adapter), ids)
     if layout == own_layout:
         shutil.copytree(found.adapter, target)
+        layouts.name_base(target, found.model)
     else:
         layouts.convert_adapter(found.adapter, target, base.config, layout)
+    if found.base_check is not None and found.base_check.state is BaseState.OTHER:
+        write_base_print(found.model, target)
+    else:
+        copy_base_print(found.adapter, target)
+    if layout != own_layout:
+        convert_base_print(target, layout)
     layouts.copy_licences(found.model, target)
     del base
     opened_by = " on its base"

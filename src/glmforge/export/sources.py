@@ -1,7 +1,8 @@
 """What a user may hand to export: a run, a checkpoint, an adapter or a model directory.
 
 Turns one path into (adapter, base) or whole weights, and says what is missing where it cannot.
-`find_source` reads names and small JSON files only, `open_weights` the weights.
+`find_source` reads names, small JSON files and samples of the base (base_print.py) only,
+`open_weights` the weights.
 """
 
 import json
@@ -14,6 +15,7 @@ import torch
 from glmforge.bin_files import refuse_not_finite
 from glmforge.config import load_config_file
 from glmforge.errors import ExportError, ModelError
+from glmforge.export.base_print import BaseCheck, check_base
 from glmforge.export.counting import model_places
 from glmforge.export.manifest import MANIFEST, verify
 from glmforge.export.shards import Place, find_tag, open_shards
@@ -30,21 +32,31 @@ class Source:
     """The base of the adapter, the directory with the whole weights, or the base of `shards`."""
     shards: Path | None = None
     """A checkpoint of a full run: whole weights in DeepSpeed's shards."""
+    base_check: BaseCheck | None = None
+    """What is known of `model` as the base of the adapter; its note is for people."""
 
 
-def find_source(source: Path, base: Path | None) -> Source:
-    """Return the weights that `source` means.
+def find_source(source: Path, base: Path | None, *, other_base: bool = False) -> Source:
+    """Return the weights that `source` means; an adapter's base is compared with base.json.
 
     Args:
         source: a run directory, a checkpoint, an adapter directory or a model directory.
         base: the base model, where it is not at the place the adapter names.
+        other_base: let a base pass that the adapter was not trained on.
 
     Raises:
+        AdapterError: the base is not the one that the adapter was trained on.
         ExportError: nothing to export there, or the base is not where the adapter says.
     """
     for directory in (source, source / "adapter"):
         if (directory / "adapter_config.json").is_file():
-            return Source(adapter=directory, model=base or _base_of(directory))
+            model = base or _base_of(directory)
+            checked = check_base(directory, model, other_base=other_base)
+            return Source(adapter=directory, model=model, base_check=checked)
+    if other_base:
+        raise ExportError(
+            f"{source}: holds no adapter, --other-base would do nothing: leave it out"
+        )
     for directory in (source / "model", source):
         if (directory / "config.json").is_file() and not _only_shards(directory):
             if base is not None:
@@ -112,6 +124,13 @@ def _base_of_run(checkpoint: Path) -> Path:
     return Path(named)
 
 
+def base_named_in(adapter_config: Path) -> Path | None:
+    """Return the base that an adapter_config.json names, where it is a model directory here."""
+    values = json.loads(adapter_config.read_text(encoding="utf-8"))
+    named = values.get("base_model_name_or_path")
+    return Path(named) if named and (Path(named) / "config.json").is_file() else None
+
+
 def base_of_checkpoint(top: Path) -> Path | None:
     """Return the model directory that a checkpoint of shards belongs to, where it tells.
 
@@ -122,10 +141,8 @@ def base_of_checkpoint(top: Path) -> Path | None:
         return top
     for directory in (top, top / "adapter"):
         path = directory / "adapter_config.json"
-        if path.is_file():
-            named = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
-            if named and (Path(named) / "config.json").is_file():
-                return Path(named)
+        if path.is_file() and (named := base_named_in(path)):
+            return named
     if (top.parent.parent / "config.yaml").is_file():
         return _base_of_run(top)
     return None

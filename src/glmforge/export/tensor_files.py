@@ -56,9 +56,10 @@ def parse_size(text: str) -> int:
         ExportError: it is no size.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]i?B)\s*", text, re.IGNORECASE)
-    if found is None or float(found[1]) <= 0:
+    size = 0 if found is None else int(float(found[1]) * _UNITS[found[2].upper()])
+    if size < 1:
         raise ExportError(f"--max-shard-size {text}: write a number and KB, MB or GB, such as 5GB")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    return size
 
 
 def write_tensors(

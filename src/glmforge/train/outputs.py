@@ -15,12 +15,19 @@ from glmforge.adapters import save_adapter
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.zero import gather_state
 from glmforge.errors import ExportError
+from glmforge.export.base_print import copy_base_print
 from glmforge.models.generation import write_stops
 from glmforge.models.progress import no_progress_bars
 
 
-def write_adapter(model: Any, directory: Path, ranks: Ranks) -> list[str]:
+def write_adapter(model: Any, directory: Path, ranks: Ranks, run: Path) -> list[str]:
     """Gather the trained LoRA weights and write them on rank 0; a collective.
+
+    Args:
+        model: the wrapped model.
+        directory: of the adapter.
+        ranks: all ranks.
+        run: the run directory, whose base.json goes along.
 
     Returns:
         Sentences the user should read (rank 0).
@@ -28,7 +35,9 @@ def write_adapter(model: Any, directory: Path, ranks: Ranks) -> list[str]:
     weights = gather_state(model, only_trainable=True, keep=ranks.is_main)
     if weights is None:
         return []
-    return save_adapter(model, weights, directory)
+    notes = save_adapter(model, weights, directory)
+    copy_base_print(run, directory)
+    return notes
 
 
 def write_model(model: Any, tokenizer: Any, directory: Path, ranks: Ranks) -> None:

@@ -19,6 +19,7 @@ from glmforge.distributed.collectives import Ranks, process_group
 from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
 from glmforge.errors import Stopped, TrainingError, UsageError
+from glmforge.export.base_print import write_base_print
 from glmforge.train import rundir
 from glmforge.train.changes import changed_settings
 from glmforge.train.deterministic import deterministic_kernels
@@ -201,6 +202,8 @@ def _prepare(
         progress = resume_into(engine, found, config, directory, planned, manifest, ranks, say)
     else:
         progress = _begin(config, directory, planned, manifest, weights, ranks, say)
+    if config.trains_adapter and ranks.is_main:
+        write_base_print(config.model.model_name_or_path, directory)
     begun = progress.step if found is not None else None
     recorder = open_recorder(config, directory, ranks, planned.total_steps, start=begun, say=say)
     return Session(
@@ -282,7 +285,8 @@ def _finish(session: Session) -> RunResult:
     name = "adapter" if session.is_lora else "model"
     final, temporary = session.directory / name, session.directory / f".tmp-{name}"
     if session.is_lora:
-        for line in write_adapter(session.engine.module, temporary, session.ranks):
+        model, ranks = session.engine.module, session.ranks
+        for line in write_adapter(model, temporary, ranks, session.directory):
             session.recorder.say(line)
     else:
         write_model(session.engine.module, session.tokenizer, temporary, session.ranks)

@@ -295,7 +295,7 @@ def saver_of(config: RunConfig, directory: Path, engine: Any, ranks: Ranks, one:
 
     def extras(place: Path) -> None:
         if config.trains_adapter:
-            write_adapter(engine.module, place / "adapter", ranks)
+            write_adapter(engine.module, place / "adapter", ranks, directory)
 
     staging = config.training.checkpoint_staging_dir
     return Saver(

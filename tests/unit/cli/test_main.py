@@ -198,7 +198,7 @@ def test_export_passes_its_options_on_and_prints_the_report(
     result = run("export", "run", "out", "--merge", "--base", "b", "--dtype", "bf16")
     assert (result.code, result.out) == (0, "written\nequal\n")
     options = {"merge": True, "base": Path("b"), "dtype": "bf16", "layout": None}
-    options |= {"max_shard_size": "5GB", "fix_names": False}
+    options |= {"max_shard_size": None, "fix_names": False, "other_base": False}
     assert calls == [((Path("run"), Path("out")), options)]
 
 

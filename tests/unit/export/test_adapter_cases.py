@@ -95,7 +95,7 @@ def test_a03_export_writes_the_right_names(base, adapter, tmp_path):
     with pytest.raises(AdapterError, match="matched 0 of 4 tensors, unexpected 4, missing 4"):
         export(wrong, tmp_path / "out")
     report = export(wrong, tmp_path / "out", fix_names=True)
-    assert report.notes == ("names: 4 of 4 tensors renamed as PEFT does",)
+    assert report.notes[0] == "names: 4 of 4 tensors renamed as PEFT does"
     fixed = load_file(tmp_path / "out" / "adapter_model.safetensors")
     assert fixed.keys() == tensors.keys()
     assert all(torch.equal(fixed[name], tensors[name]) for name in tensors)

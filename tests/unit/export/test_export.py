@@ -140,3 +140,28 @@ def test_a_base_that_moved_is_named(adapter, tmp_path):
     (moved / "adapter_config.json").write_text(json.dumps(config))
     with pytest.raises(ExportError, match="'/nowhere/base' is not a model directory"):
         export(moved, tmp_path / "out", merge=True)
+
+
+@pytest.mark.parametrize("size", ["0", "5", "foo", "0GB", "0.0001KB"])
+def test_a_size_that_is_none_is_named(base, adapter, tmp_path, size):
+    """Whatever is exported; nothing is read for it."""
+    for source, merge in ((adapter, True), (adapter, False), (base, False)):
+        with pytest.raises(ExportError, match=f"--max-shard-size {size}: write a number and KB"):
+            export(source, tmp_path / "out", merge=merge, base=None, max_shard_size=size)
+
+
+def test_options_that_would_do_nothing_are_refused_together(base, adapter, tmp_path):
+    """An adapter has one file and its own dtype; whole weights have no adapter's names."""
+    with pytest.raises(ExportError) as caught:
+        export(adapter, tmp_path / "out", max_shard_size="1GB", dtype="bf16")
+    assert "--dtype does nothing for an adapter" in str(caught.value)
+    assert "--max-shard-size does nothing for an adapter" in str(caught.value)
+    with pytest.raises(ExportError, match="--fix-names does nothing for whole weights"):
+        export(base, tmp_path / "out", fix_names=True)
+
+
+def test_a_size_is_kept(base, tmp_path):
+    """Decimal units, as transformers counts them."""
+    export(base, tmp_path / "out", max_shard_size="1MB")
+    files = list((tmp_path / "out").glob("model-*.safetensors"))
+    assert len(files) > 1
