@@ -16,6 +16,9 @@ from glmforge.cli.imports import heavy_imports
 from glmforge.cli.stress import BatchSize, Length, Stress, refuse_without_stress, run_stress
 from glmforge.errors import DataError, UsageError
 
+_USUAL_TOKENS = 512
+_OF_TALKING = ("system", "tools", "prompt", "temperature", "top_p", "seed")
+
 
 def chat(
     context: typer.Context,
@@ -32,7 +35,9 @@ def chat(
         list[str] | None,
         typer.Option(help="Answer this and end; may be given several times."),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer (tokens).")] = 512,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help=f"Longest answer (tokens); {_USUAL_TOKENS} else.")
+    ] = None,
     temperature: Annotated[
         float, typer.Option(min=0, max=2, help="0 takes the likeliest token each time.")
     ] = 0.0,
@@ -49,18 +54,9 @@ def chat(
 ) -> None:
     """Talk to MODEL, with or without an adapter."""
     given = given_options(context)
-    asked_tokens = max_new_tokens if "max_new_tokens" in given else None
     if stress:
-        talking = ("system", "tools", "prompt", "temperature", "top_p", "seed")
-        refuse_idle(given, talking, "no part of --stress, which generates once; leave it out")
-        run_stress(
-            model,
-            adapter,
-            length=length,
-            batch_size=batch_size,
-            max_new_tokens=asked_tokens,
-            as_json=as_json,
-        )
+        refuse_idle(given, _OF_TALKING, "no part of --stress, which generates once; leave it out")
+        run_stress(model, adapter, length, batch_size, max_new_tokens, as_json)
         return
     refuse_without_stress(length, batch_size)
     if as_json and not prompt:
@@ -68,18 +64,26 @@ def chat(
     if temperature == 0:
         refuse_idle(given, ["top_p", "seed"], "nothing is drawn at --temperature 0; raise it")
     told = [] if tools is None else _read_tools(tools)
-    with heavy_imports():
-        from glmforge.serve.chat import ChatSettings, open_chat, run_chat
+    _check_positions(model, adapter, max_new_tokens)
+    from glmforge.serve.chat import ChatSettings, open_chat, run_chat
 
     settings = ChatSettings(
         system=system,
         tools=told,
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=max_new_tokens or _USUAL_TOKENS,
         temperature=temperature,
         top_p=top_p,
         seed=seed,
     )
     run_chat(open_chat(model, adapter), settings, prompts=prompt or None, as_json=as_json)
+
+
+def _check_positions(model: Path, adapter: Path | None, max_new_tokens: int | None) -> None:
+    with heavy_imports():
+        from glmforge.serve.opening import find_paths, refuse_beyond
+
+    paths = find_paths(model, [] if adapter is None else [("tuned", adapter)])
+    refuse_beyond(paths, "--max-new-tokens", max_new_tokens, beside=1)
 
 
 def _read_tools(path: Path) -> list[dict[str, Any]]:

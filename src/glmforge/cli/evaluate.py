@@ -3,6 +3,7 @@
 MODEL is what `glmforge export` takes. The work is in `glmforge.compare.evaluation`.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -51,20 +52,12 @@ def evaluate(
     """Measure MODEL: validation loss, generated answers, lm-evaluation-harness tasks."""
     if dtype is not None and dtype not in _DTYPES:
         raise UsageError(f"--dtype {dtype}: use one of {', '.join(_DTYPES)}")
-    given = given_options(context)
-    if not tasks:
-        refuse_idle(given, ["num_fewshot", "limit"], "only with --tasks")
-    if num_prompts == 0:
-        refuse_idle(given, ["max_new_tokens"], "nothing is answered with --num-prompts 0")
+    _refuse_idle(model, given_options(context), tasks, num_prompts)
     with heavy_imports():
         import torch
 
         from glmforge.compare.evaluation import evaluate_model
-        from glmforge.compare.subjects import run_of
 
-    if run_of(model) is not None:
-        reason = "the run that the model is from says data.max_length; leave it out"
-        refuse_idle(given, ["max_length"], reason)
     report = evaluate_model(
         model,
         data or [],
@@ -82,3 +75,21 @@ def evaluate(
         print_json(report)
     else:
         print("\n".join(report.lines()))
+
+
+def _refuse_idle(model: Path, given: Collection[str], tasks: str | None, num_prompts: int) -> None:
+    """Refuse what would do nothing.
+
+    Raises:
+        UsageError: names the options.
+    """
+    if not tasks:
+        refuse_idle(given, ["num_fewshot", "limit"], "only with --tasks")
+    if num_prompts == 0:
+        refuse_idle(given, ["max_new_tokens"], "nothing is answered with --num-prompts 0")
+    with heavy_imports():
+        from glmforge.compare.subjects import run_of
+
+    if run_of(model) is not None:
+        reason = "the run that the model is from says data.max_length; leave it out"
+        refuse_idle(given, ["max_length"], reason)

@@ -16,6 +16,7 @@ from glmforge.cli.imports import heavy_imports
 from glmforge.cli.stress import BatchSize, Length, Stress, refuse_without_stress, run_stress
 from glmforge.errors import UsageError
 
+_USUAL_TOKENS = 1024
 _NEEDED = ("starlette", "uvicorn")
 
 
@@ -33,8 +34,12 @@ def serve(
         typer.Option(min=16, help="Longest prompt and answer together (tokens)."),
     ] = None,
     max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Longest answer where a request names none (tokens).")
-    ] = 1024,
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Longest answer where a request names none (tokens); {_USUAL_TOKENS} else.",
+        ),
+    ] = None,
     stress: Stress = False,
     length: Length = None,
     batch_size: BatchSize = 1,
@@ -44,22 +49,11 @@ def serve(
 ) -> None:
     """Serve MODEL and its adapters to OpenAI clients and to a browser."""
     adapters = [_named(text) for text in adapter or []]
-    given = given_options(context)
-    asked_tokens = max_new_tokens if "max_new_tokens" in given else None
     if stress:
-        refuse_idle(given, ["host", "port"], "no part of --stress, which serves nobody")
-        if len(adapters) > 1:
-            raise UsageError(f"--stress measures one adapter; {len(adapters)} are given")
-        if length is not None and max_length is not None:
-            raise UsageError("--length and --max-length: with --stress they say the same; give one")
-        run_stress(
-            model,
-            adapters[0][1] if adapters else None,
-            length=length or max_length,
-            batch_size=batch_size,
-            max_new_tokens=asked_tokens,
-            as_json=as_json,
-        )
+        idle = "no part of --stress, which serves nobody"
+        refuse_idle(given_options(context), ["host", "port"], idle)
+        adapter_path, longest = _one_adapter(adapters), _one_length(length, max_length)
+        run_stress(model, adapter_path, longest, batch_size, max_new_tokens, as_json)
         return
     refuse_without_stress(length, batch_size)
     if as_json:
@@ -78,21 +72,23 @@ def _serve(
     host: str,
     port: int,
     max_length: int | None,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
 ) -> None:
     with heavy_imports():
         from glmforge.serve.listening import listen, serve_until_stopped
-        from glmforge.serve.opening import find_paths, open_models
+        from glmforge.serve.opening import find_paths, open_models, refuse_beyond
         from glmforge.serve.server import LOOPBACK, ServeSettings, make_app
         from glmforge.ui.chat_page import chat_page
 
     paths = find_paths(model, adapters)
+    refuse_beyond(paths, "--max-length", max_length)
+    refuse_beyond(paths, "--max-new-tokens", max_new_tokens, beside=1)
     found = listen(host, port)  # before weights are read: a taken port is told at once
     models = open_models(paths)
     limits = [size for size in (models.positions, max_length) if size]
     settings = ServeSettings(
         max_length=min(limits, default=0),
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=max_new_tokens or _USUAL_TOKENS,
         loopback_only=host in LOOPBACK,
     )
     app = make_app(models, paths, settings, chat_page(models.names))
@@ -100,14 +96,25 @@ def _serve(
     def tell(url: str) -> None:
         print(f"chat page {url}/", flush=True)
         print(f"OpenAI API {url}/v1 (models: {', '.join(models.names)})", flush=True)
+        notes = list(models.notes)
         if not settings.loopback_only:
-            print(
-                "note: there is no password; whoever reaches this address may use it",
-                file=sys.stderr,
-                flush=True,
-            )
+            notes.append("there is no password; whoever reaches this address may use it")
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr, flush=True)
 
     serve_until_stopped(app, found, tell)
+
+
+def _one_adapter(adapters: list[tuple[str | None, Path]]) -> Path | None:
+    if len(adapters) > 1:
+        raise UsageError(f"--stress measures one adapter; {len(adapters)} are given")
+    return adapters[0][1] if adapters else None
+
+
+def _one_length(length: int | None, max_length: int | None) -> int | None:
+    if length is not None and max_length is not None:
+        raise UsageError("--length and --max-length: with --stress they say the same; give one")
+    return length or max_length
 
 
 def _named(text: str) -> tuple[str | None, Path]:

@@ -41,7 +41,6 @@ def refuse_without_stress(length: int | None, batch_size: int) -> None:
 def run_stress(
     model: Path,
     adapter: Path | None,
-    *,
     length: int | None,
     batch_size: int,
     max_new_tokens: int | None,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.distributed.collectives import Ranks
+from glmforge.errors import ModelError
 from glmforge.models.batch_generation import Sampling, answer_batch
 
 Say = Callable[[str], None]
@@ -132,6 +133,9 @@ def ask(
         kept: finished batches, loaded; the same on every rank.
         ranks: batches are dealt to them in turn.
         say: prints a line of progress.
+
+    Raises:
+        ModelError: the model's logits are NaN.
     """
     batches = work.batches()
     units = [
@@ -147,14 +151,17 @@ def ask(
     mine = missing[ranks.rank :: ranks.world_size]
     made: dict[str, list[Given]] = {}
     for way, number, key in mine:
-        answers = answer_batch(
-            who.model(),
-            who.tokenizer,
-            [work.prompt_ids[place] for place in batches[number]],
-            stops=work.stops,
-            max_new_tokens=work.max_new_tokens,
-            sampling=_for_batch(way.sampling, number),
-        )
+        try:
+            answers = answer_batch(
+                who.model(),
+                who.tokenizer,
+                [work.prompt_ids[place] for place in batches[number]],
+                stops=work.stops,
+                max_new_tokens=work.max_new_tokens,
+                sampling=_for_batch(way.sampling, number),
+            )
+        except ModelError as error:
+            raise ModelError(f"{who.name}: {error}") from error
         made[key] = [
             Given(text=found.text, tokens=len(found.token_ids), stop_reason=found.stop_reason)
             for found in answers

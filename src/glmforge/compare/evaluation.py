@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from glmforge.adapters import open_adapter
+from glmforge.adapters import open_adapter, read_adapter, zero_notes
+from glmforge.bin_files import refuse_not_finite
 from glmforge.compare.harness import check_harness, run_tasks
-from glmforge.compare.loss import ValidationRows, loss_of, validation_rows
+from glmforge.compare.loss import ValidationRows, loss_of, refuse_not_finite_loss, validation_rows
 from glmforge.compare.positions import positions_of, refuse_too_long
 from glmforge.compare.prompts import Prompt, read_prompts
 from glmforge.compare.subjects import run_of
@@ -24,7 +25,7 @@ from glmforge.data.measures import score, usual_units
 from glmforge.data.segments import IGNORED
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.env import World
-from glmforge.errors import UsageError
+from glmforge.errors import ModelError, UsageError
 from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import load_model, load_tokenizer
 from glmforge.models.batch_generation import Sampling, answer_batch
@@ -104,8 +105,7 @@ def evaluate_model(
         path: what `glmforge export` takes.
         data: files of dialogues; may be empty where tasks are given.
         base: the base, where it is not where the adapter says.
-        max_length: longest row of the loss in tokens, where no run says it; None is 2,048, or the
-            model's positions where they are fewer.
+        max_length: longest row of the loss in tokens, where no run says it; None: 2,048 or less.
         max_new_tokens: longest answer.
         num_prompts: dialogues whose last question is answered; None answers all, 0 none.
         batch_size: rows that go through the model together.
@@ -115,30 +115,25 @@ def evaluate_model(
         limit: documents of each task; None takes all.
 
     Raises:
-        ModelError: the stop ids of the model's files are of another vocabulary.
+        ModelError: stop ids of another vocabulary; weights, logits or a loss that are NaN.
         DataError: a data file cannot be read.
-        UsageError: there is nothing to measure on; rows or answers are asked for that the model has
-            no positions for; tasks are asked for and the harness is not
-            installed, or does not know one.
+        UsageError: nothing to measure on; longer rows or answers than the model has positions;
+            tasks are asked for and the harness is not installed, or does not know one.
     """
     if tasks:
         check_harness(tasks)
     found = find_source(path, base)
     tokenizer = load_tokenizer(found.model)
-    notes = compare_stops(found.model, tokenizer)
+    notes = [*compare_stops(found.model, tokenizer), *_adapter_notes(found, path)]
     positions = positions_of([found.model])
-    if max_length is not None and positions is not None and max_length > positions:
-        raise UsageError(f"--max-length {max_length}: {path} has {positions} positions; give less")
-    longest = max_length or min(_USUAL_LENGTH, positions or _USUAL_LENGTH)
+    longest = _longest_row(path, max_length, positions)
     rows, prompts = _material(path, data, tokenizer, longest, batch_size, num_prompts)
+    _refuse_nothing(path, rows, tasks)
     prompt_ids = [generation_prompt(p.messages, tokenizer, p.tools or None) for p in prompts]
     refuse_too_long(positions, prompts, prompt_ids, max_new_tokens)
-    if rows is None and not tasks:
-        raise UsageError(f"{path}: nothing to measure it on: give --data FILE, or --tasks")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     model = _opened(found, dtype, device)
-    loss, tokens = _loss(model, tokenizer, rows, device)
+    loss, tokens = _loss(path, model, tokenizer, rows, device)
     scores = _scores(model, tokenizer, prompts, prompt_ids, batch_size, max_new_tokens)
     return EvaluationReport(
         model=str(path),
@@ -150,6 +145,22 @@ def evaluate_model(
         notes=tuple(notes),
         **scores,
     )
+
+
+def _adapter_notes(found: Source, path: Path) -> list[str]:
+    return [] if found.adapter is None else zero_notes(read_adapter(found.adapter), str(path))
+
+
+def _refuse_nothing(path: Path, rows: ValidationRows | None, tasks: Sequence[str]) -> None:
+    if rows is None and not tasks:
+        raise UsageError(f"{path}: nothing to measure it on: give --data FILE, or --tasks")
+
+
+def _longest_row(path: Path, asked: int | None, positions: int | None) -> int:
+    """How long a row of the loss may be (tokens)."""
+    if asked is not None and positions is not None and asked > positions:
+        raise UsageError(f"--max-length {asked}: {path} has {positions} positions; give less")
+    return asked or min(_USUAL_LENGTH, positions or _USUAL_LENGTH)
 
 
 def _material(
@@ -175,19 +186,22 @@ def _material(
 
 
 def _loss(
-    model: Any, tokenizer: Any, rows: ValidationRows | None, device: torch.device
+    path: Path, model: Any, tokenizer: Any, rows: ValidationRows | None, device: torch.device
 ) -> tuple[float | None, int]:
     if rows is None:
         return None, 0
     alone = Ranks(world=World(), device=device)
     loss = loss_of(lambda: model, rows, tokenizer.pad_token_id or 0, alone)
+    refuse_not_finite_loss(loss, str(path), rows.origin)
     return loss, sum(int((example.labels != IGNORED).sum()) for example in rows.examples)
 
 
-def _opened(found: Source, dtype: torch.dtype, device: torch.device) -> Any:
+def _opened(found: Source, dtype: torch.dtype | None, device: torch.device) -> Any:
+    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     if found.shards is not None:
         return open_weights(found).to(device, dtype).eval()
     model: Any = load_model(found.model, dtype=dtype, device=device)
+    refuse_not_finite(model.named_parameters(), found.model, ModelError)
     if found.adapter is not None:
         model = open_adapter(model, found.adapter)
     return model.eval()

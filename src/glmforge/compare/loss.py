@@ -6,6 +6,7 @@ row, for an interval around a difference.
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from glmforge.config import RunConfig
 from glmforge.data import Example, eval_batches, load_examples, unpacked
 from glmforge.data.selection import hash_of
 from glmforge.distributed.collectives import Ranks
-from glmforge.errors import DataError
+from glmforge.errors import DataError, ModelError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,26 @@ def keep_losses(path: Path, identity: str, rows: ValidationRows, losses: Sequenc
     with path.open("a", encoding="utf-8") as file:
         line = json.dumps({"key": _loss_key(identity, rows), "nll": list(losses)})
         file.write("\n" + line + "\n")
+
+
+def refuse_not_finite_loss(loss: float, who: str, where: str) -> float:
+    """Return a loss that is a number.
+
+    Args:
+        loss: nats.
+        who: the model.
+        where: what the loss is of.
+
+    Raises:
+        ModelError: it is NaN or infinite.
+    """
+    if not math.isfinite(loss):
+        raise ModelError(
+            f"{who}: its loss on {where} is {loss}: its logits hold NaN or infinity, because "
+            "weights do or this precision overflows; take an earlier checkpoint, or --dtype bf16 "
+            "or fp32 instead of fp16"
+        )
+    return loss
 
 
 def _loss_key(identity: str, rows: ValidationRows) -> str:

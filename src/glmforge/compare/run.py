@@ -13,7 +13,13 @@ from typing import Any
 
 from glmforge.compare.answers import Asked, Decoding, Given, Kept, ask
 from glmforge.compare.judge import judge_pairs
-from glmforge.compare.loss import keep_losses, kept_losses, row_losses, trained_tokens
+from glmforge.compare.loss import (
+    keep_losses,
+    kept_losses,
+    refuse_not_finite_loss,
+    row_losses,
+    trained_tokens,
+)
 from glmforge.compare.prompts import Prompt
 from glmforge.compare.report import ModelReport, Report
 from glmforge.compare.scoring import Cell, Scored, cell_of, diversity_of, score_answer, table_of
@@ -71,6 +77,8 @@ def _losses(
     losses = ranks.on_main(lambda: kept_losses(path, subject.identity, rows))
     if losses is None:
         losses = row_losses(model, rows, setup.tokenizer.pad_token_id or 0, ranks)
+        for loss, row in zip(losses, rows.examples, strict=True):
+            refuse_not_finite_loss(loss, subject.name, row.source)
         if ranks.is_main:
             keep_losses(path, subject.identity, rows, losses)
     return losses

@@ -96,6 +96,8 @@ def set_up(request: Request, dtype: str, ranks: Ranks, say: Say) -> Setup:
     positions = positions_of(_directory(subject) for subject in subjects)
     refuse_too_long(positions, prompts, prompt_ids, request.max_new_tokens)
     for subject in subjects:
+        for note in subject.notes:
+            heed(note)
         directory = _directory(subject)
         if subject.source is not None and subject.source.adapter is not None:
             continue

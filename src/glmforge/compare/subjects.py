@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from glmforge.adapters import open_adapter, read_adapter
+from glmforge.adapters import open_adapter, read_adapter, zero_notes
+from glmforge.bin_files import refuse_not_finite
 from glmforge.config import RunConfig, load_config_file
-from glmforge.errors import ExportError, UsageError
+from glmforge.errors import ExportError, ModelError, UsageError
 from glmforge.export.counting import count_adapter
 from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import load_config, load_model, new_model
@@ -30,7 +31,8 @@ class Subject:
     """One model of a comparison. ``source`` is None for the base.
 
     ``run`` is the config of the training run that it is from, where that is known. ``start_seed``
-    marks a base without weights: the random weights that such a run began from.
+    marks a base without weights: the random weights that such a run began from. ``notes`` are
+    what people should be told of it.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Subject:
     source: Source | None = None
     run: RunConfig | None = None
     start_seed: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 def find_subjects(base: Path, tuned: Sequence[Path], dtype: str) -> list[Subject]:
@@ -58,10 +61,13 @@ def find_subjects(base: Path, tuned: Sequence[Path], dtype: str) -> list[Subject
         raise UsageError(f"--tuned {' '.join(map(str, tuned))}: one of them is given twice")
     sources = [_locate(path, base) for path in tuned]
     _check_base(base)
-    for source in sources:
+    names = _short_names(tuned)
+    notes: dict[str, list[str]] = {}
+    for name, source in zip(names, sources, strict=True):
         if source.adapter is not None:
             files = read_adapter(source.adapter)
             count_adapter(files.tensors, files.config, base, str(files.path))
+            notes[name] = zero_notes(files, name)
     runs = [run_of(path) for path in tuned]
     seed = _start_seed(base, runs)
     facts = [f"start {seed}"] if seed is not None else []
@@ -71,7 +77,6 @@ def find_subjects(base: Path, tuned: Sequence[Path], dtype: str) -> list[Subject
         identity=_identity([base], [dtype, *facts]),
         start_seed=seed,
     )
-    names = _short_names(tuned)
     return [first] + [
         Subject(
             name=name,
@@ -80,6 +85,7 @@ def find_subjects(base: Path, tuned: Sequence[Path], dtype: str) -> list[Subject
                                [dtype, *facts]),
             source=source,
             run=run,
+            notes=tuple(notes.get(name, ())),
         )
         for name, path, source, run in zip(names, tuned, sources, runs)
     ]  # fmt: skip
@@ -165,7 +171,7 @@ def _start_seed(base: Path, runs: Sequence[RunConfig | None]) -> int | None:
 
 def _base_weights(base: Subject, dtype: torch.dtype, device: torch.device) -> Any:
     if base.start_seed is None:
-        return load_model(base.path, dtype=dtype, device=device)
+        return _finite(load_model(base.path, dtype=dtype, device=device), base.path)
     torch.manual_seed(base.start_seed)
     return new_model(load_config(base.path), dtype=torch.float32).to(device, dtype).eval()
 
@@ -174,7 +180,12 @@ def _whole_weights(item: Subject, dtype: torch.dtype, device: torch.device) -> A
     assert item.source is not None
     if item.source.shards is not None:
         return open_weights(item.source).to(device, dtype)
-    return load_model(item.source.model, dtype=dtype, device=device)
+    return _finite(load_model(item.source.model, dtype=dtype, device=device), item.path)
+
+
+def _finite(model: Any, path: Path) -> Any:
+    refuse_not_finite(model.named_parameters(), path, ModelError)
+    return model
 
 
 def _short_names(paths: Sequence[Path]) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from glmforge.models.generation import Answer
+from glmforge.models.generation import Answer, RefuseNaN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,9 @@ def answer_batch(
         max_new_tokens: longest answer in tokens.
         sampling: how tokens are chosen. A seed is set for the batch as a whole: the same batch
             with the same seed gives the same answers, another batch draws other numbers.
+
+    Raises:
+        ModelError: logits are NaN.
     """
     device = next(iter(model.parameters())).device
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else stops[0]
@@ -81,7 +84,7 @@ def answer_batch(
     input_ids = torch.tensor(rows, dtype=torch.long, device=device)
     mask_BT = torch.tensor(mask, dtype=torch.long, device=device)
     drawn = sampling.seed is not None
-    processors = LogitsProcessorList()
+    processors = LogitsProcessorList([RefuseNaN()])
     if sampling.repetition_penalty != 1.0:
         processors.append(_RepetitionPenalty(sampling.repetition_penalty, mask_BT))
     if sampling.seed is not None:

@@ -1,6 +1,7 @@
 """One answer from one prompt: the sampler shared by training samples, chat, export and comparison.
 
-Stops at the family's stop ids, and says why it stopped.
+Stops at the family's stop ids, and says why it stopped. `RefuseNaN` is for whoever shows answers
+to people: of logits that are no numbers generate() makes an answer of the first token.
 """
 
 from collections.abc import Sequence
@@ -8,7 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import LogitsProcessor
 
+from glmforge.errors import ModelError
 from glmforge.models.families import family_of, family_of_tokenizer
 
 
@@ -19,6 +23,20 @@ class Answer:
     token_ids: tuple[int, ...]
     text: str
     stop_reason: str
+
+
+class RefuseNaN(LogitsProcessor):
+    """Ends generation with a ModelError at the first logits that are NaN."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores as they are; of input_ids [B, T] the last is what they follow."""
+        if scores.isnan().any():
+            raise ModelError(
+                f"the model's logits are NaN after {input_ids.shape[1]:,} tokens: its weights hold "
+                "NaN or infinity, or this precision overflows; take an earlier checkpoint, or bf16 "
+                "or fp32 instead of fp16"
+            )
+        return scores
 
 
 def stop_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -76,6 +76,8 @@ def run_chat(
         as_json: with `prompts`, print one JSON object a line instead of streaming text.
         read: where lines come from.
     """
+    for note in models.notes:
+        _say(note)
     if prompts is not None:
         _answer_each(models, settings, prompts, as_json=as_json)
         return

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from peft import set_peft_model_state_dict
 
-from glmforge.adapters import open_adapter, read_adapter
-from glmforge.errors import UsageError
+from glmforge.adapters import open_adapter, read_adapter, zero_notes
+from glmforge.bin_files import refuse_not_finite
+from glmforge.errors import ModelError, UsageError
 from glmforge.export.sources import find_source
-from glmforge.models import load_model, load_tokenizer
+from glmforge.models import load_config, load_model, load_tokenizer
 from glmforge.models.families import family_of, family_of_tokenizer
 
 BASE = "base"
@@ -36,9 +37,16 @@ class Paths:
 class OpenModels:
     """A base with its adapters, ready to answer under their names."""
 
-    def __init__(self, model: Any, tokenizer: Any, inner_names: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        inner_names: Mapping[str, str],
+        notes: Sequence[str] = (),
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
+        self.notes = tuple(notes)  # what people should be told of these models
         self._inner_names = dict(inner_names)
 
     @property
@@ -106,6 +114,26 @@ def find_paths(model: Path, adapters: Sequence[tuple[str | None, Path]]) -> Path
     return Paths(model=model, adapters=named)
 
 
+def refuse_beyond(paths: Paths, option: str, tokens: int | None, *, beside: int = 0) -> None:
+    """Refuse an option that asks for more tokens than a model has positions, before it is loaded.
+
+    Args:
+        paths: the model.
+        option: as it is written on the command line.
+        tokens: its value; None where it was not given.
+        beside: tokens that must fit besides.
+
+    Raises:
+        UsageError: names the option and what would fit.
+    """
+    positions = getattr(load_config(paths.model), "max_position_embeddings", None)
+    if tokens is not None and positions and tokens > positions - beside:
+        raise UsageError(
+            f"{option} {tokens}: {paths.model} has {positions} positions for prompt and answer "
+            f"together; give {positions - beside} or less"
+        )
+
+
 def _own_name(path: Path) -> str:
     """The last part of a path that says something: ``runs/first/adapter`` is "first"."""
     parts = [part for part in path.resolve().parts if part not in ("adapter", "model")]
@@ -117,7 +145,8 @@ def open_models(paths: Paths) -> OpenModels:
     """Load the base and put every adapter beside it, on the GPU in bf16 where there is one.
 
     Raises:
-        ModelError, AdapterError: a directory that cannot be opened, an adapter that does not fit.
+        ModelError, AdapterError: a directory that cannot be opened, weights that hold NaN, an
+            adapter that does not fit.
     """
     on_gpu = torch.cuda.is_available()
     model = load_model(
@@ -125,6 +154,7 @@ def open_models(paths: Paths) -> OpenModels:
         dtype=torch.bfloat16 if on_gpu else torch.float32,
         device=torch.device("cuda" if on_gpu else "cpu"),
     )
+    refuse_not_finite(model.named_parameters(), paths.model, ModelError)
     tokenizer = load_tokenizer(paths.model)
     adapters = list(paths.adapters.items())
     if not adapters:
@@ -134,10 +164,12 @@ def open_models(paths: Paths) -> OpenModels:
         model = open_adapter(model, directory).unload()
     wrapped: Any = open_adapter(model, adapters[0][1])
     inner_names = {adapters[0][0]: _FIRST}
+    notes = zero_notes(read_adapter(adapters[0][1]), adapters[0][0])
     for number, (name, directory) in enumerate(adapters[1:], 1):
         files = read_adapter(directory)
+        notes += zero_notes(files, name)
         files.config.inference_mode = True
         inner_names[name] = f"adapter{number}"  # PEFT's own names cannot hold a dot
         wrapped.add_adapter(inner_names[name], files.config, autocast_adapter_dtype=False)
         set_peft_model_state_dict(wrapped, dict(files.tensors), adapter_name=inner_names[name])
-    return OpenModels(wrapped.eval(), tokenizer, inner_names)
+    return OpenModels(wrapped.eval(), tokenizer, inner_names, notes)

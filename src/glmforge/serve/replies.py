@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from glmforge.models.generation import answer, stop_ids
+from glmforge.models.generation import RefuseNaN, answer, stop_ids
 from glmforge.serve.answer_text import AnswerText
 from glmforge.serve.opening import OpenModels
 from glmforge.tool_calls import ToolCall
@@ -112,6 +112,9 @@ def reply(
         ask: prompt and settings.
         on_text: gets each new piece of the answer's text, never half a character.
         cancelled: asked after every token; true ends the answer there.
+
+    Raises:
+        ModelError: logits are NaN.
     """
     if cancelled():
         return Reply(text="", call=None, finish="cancelled", prompt_tokens=len(ask.prompt),
@@ -131,6 +134,7 @@ def reply(
             ask.prompt,
             max_new_tokens=ask.max_new_tokens,
             streamer=sink,
+            logits_processor=LogitsProcessorList([RefuseNaN()]),
             stopping_criteria=StoppingCriteriaList([_Until(lambda: text.stopped or cancelled())]),
             do_sample=drawn,
             temperature=ask.temperature if drawn else 1.0,

@@ -26,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from glmforge.errors import ModelError
 from glmforge.serve.opening import OpenModels, Paths
 from glmforge.serve.protocol import (
     Answered,
@@ -121,6 +122,8 @@ class Worker:
                 kind="server_error",
                 code="out_of_memory",
             ) from error
+        except ModelError as error:
+            raise ApiError(str(error), status=500, kind="server_error") from error
         print(
             f"{name}: {result.prompt_tokens:,} + {result.new_tokens:,} tokens, {result.finish}, "
             f"{time.perf_counter() - began:.1f} s",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from glmforge.assets import asset_path
 from glmforge.cli import serve as command
 from glmforge.cli.main import app
 from glmforge.errors import UsageError
@@ -35,3 +36,21 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
         run("serve", "nowhere")
     with pytest.raises(UsageError, match="--json needs --stress"):
         run("serve", "nowhere", "--json")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["chat", "--max-new-tokens", "1024"], "--max-new-tokens 1024: .*; give 1023 or less"),
+        (["serve", "--max-new-tokens", "5000"], "--max-new-tokens 5000: .* has 1024 positions"),
+        (["serve", "--max-length", "1025"], "--max-length 1025: .*; give 1024 or less"),
+    ],
+)
+def test_more_tokens_than_positions_are_refused(
+    tmp_path: Path, options: list[str], words: str
+) -> None:
+    """Before weights are read; they would be cut down in silence."""
+    config = (asset_path("demo/model") / "config.json").read_bytes()
+    (tmp_path / "config.json").write_bytes(config)
+    with pytest.raises(UsageError, match=words):
+        run(options[0], str(tmp_path), *options[1:])

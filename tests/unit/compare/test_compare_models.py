@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from glmforge.compare.answers import decodings
 from glmforge.compare.checks import Format
@@ -15,7 +17,7 @@ from glmforge.compare.run import compare_models
 from glmforge.compare.setup import Request, set_up
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.env import World
-from glmforge.errors import DataError, ModelError, UsageError
+from glmforge.errors import DataError, GlmForgeError, ModelError, UsageError
 from glmforge.ui.compare_page import SETTINGS
 
 ALONE = Ranks(world=World(), device=torch.device("cpu"))
@@ -223,6 +225,39 @@ def test_answers_past_the_models_positions_are_refused(request_for, adapter, who
     set_up(request_for(adapter, short, max_new_tokens=room), "fp32", ALONE, print)
     with pytest.raises(UsageError, match=f"--max-new-tokens {room + 1}: with it 1 of 5"):
         set_up(request_for(adapter, short, max_new_tokens=room + 1), "fp32", ALONE, print)
+
+
+def test_an_adapter_of_zeros_is_told(request_for, adapter, tmp_path):
+    zero = shutil.copytree(adapter, tmp_path / "z0")
+    path = zero / "adapter_model.safetensors"
+    tensors = {k: v * (".lora_A." in k) for k, v in load_file(path).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    report, said = compared(request_for(zero))
+    assert report.notes[0].startswith("z0: every lora_B of ")
+    assert report.notes[0] in said
+
+
+def test_a_model_whose_weights_or_losses_are_no_numbers_is_refused(
+    request_for, whole_dir, adapter, validation, tmp_path, monkeypatch
+):
+    """Nothing of it is kept as an answer or a loss."""
+    for source, name, part in (
+        (whole_dir, "model", "dense_4h_to_h.weight"),
+        (adapter, "adapter_model", "query_key_value.lora_B"),
+    ):
+        broken = shutil.copytree(source, tmp_path / name)
+        tensors = load_file(broken / f"{name}.safetensors")
+        place = next(key for key in tensors if part in key)
+        tensors[place][0, 0] = float("nan")
+        save_file(tensors, broken / f"{name}.safetensors", metadata={"format": "pt"})
+        with pytest.raises(GlmForgeError, match=re.escape(place)):
+            compared(request_for(broken))
+    monkeypatch.setattr("glmforge.compare.subjects.refuse_not_finite", lambda *_: None)
+    with pytest.raises(ModelError, match="model: the model's logits are NaN"):
+        compared(request_for(tmp_path / "model"))
+    monkeypatch.setattr("glmforge.compare.run.ask", lambda *_: {"greedy": []})
+    with pytest.raises(ModelError, match=r"model: its loss on .*validation.jsonl:1 is nan"):
+        compared(request_for(tmp_path / "model", validation=[validation]))
 
 
 def test_a_run_whose_data_is_gone_still_compares(request_for, make_adapter, base_dir, tmp_path):

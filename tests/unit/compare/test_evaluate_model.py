@@ -3,11 +3,13 @@
 import importlib
 import json
 import math
+import re
 import shutil
 import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from glmforge.cli.main import app
@@ -134,6 +136,29 @@ def test_a_length_that_the_run_says_is_refused(tmp_path):
     command = ["evaluate", str(tmp_path), "--max-length", "64"]
     with pytest.raises(UsageError, match="--max-length: the run that the model is from says"):
         CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_what_is_no_number_is_an_error_and_never_printed(base, data, tmp_path, monkeypatch):
+    """Weights by their names; logits that only the sums of a precision break, in words."""
+    broken = shutil.copytree(base, tmp_path / "broken")
+    tensors = load_file(broken / "model.safetensors")
+    place = next(name for name in tensors if "query_key_value.weight" in name)
+    tensors[place][0, 0] = float("nan")
+    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=re.escape(place)):
+        evaluate_model(broken, [data])
+    monkeypatch.setattr("glmforge.compare.evaluation.refuse_not_finite", lambda *_: None)
+    with pytest.raises(ModelError, match=r"its loss on .*held.jsonl is nan: its logits hold NaN"):
+        evaluate_model(broken, [data])
+    monkeypatch.setattr("glmforge.compare.evaluation.loss_of", lambda *_: 1.0)
+    with pytest.raises(ModelError, match=r"logits are NaN after \d+ tokens"):
+        evaluate_model(broken, [data])
+
+
+def test_an_adapter_of_zeros_is_a_note(base, data, tmp_path):
+    write_random_adapter(base, tmp_path / "zero", std=0.0)
+    report = evaluate_model(tmp_path / "zero", [data], num_prompts=0)
+    assert "every lora_B of" in report.lines()[-1]
 
 
 def test_the_harness_is_asked_for_by_name(base):

@@ -181,6 +181,16 @@ def test_prompts_are_answered_each_alone_and_as_json(capsys):
         run_chat(models, settings, prompts=["a"])
 
 
+def test_what_is_to_be_told_of_the_models_is_told_first(capsys):
+    """On standard error, also where only a prompt is answered."""
+    models = scripted(("ok", "<|user|>"))
+    models.notes = ("tuned: its LoRA changes nothing",)
+    run_chat(models, ChatSettings(), prompts=["a"], as_json=True)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["answer"] == "ok"
+    assert err == "[tuned: its LoRA changes nothing]\n"
+
+
 def test_a_line_the_family_cannot_take_is_told_and_the_talk_goes_on(capsys, monkeypatch):
     models = scripted(("ok", "<|user|>"))
     refused = iter([True, False])

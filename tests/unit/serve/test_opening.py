@@ -1,11 +1,15 @@
 """One base loaded once, adapters switched by name: each answers as it does alone."""
 
+import re
+import shutil
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from glmforge.adapters import open_adapter
 from glmforge.data import generation_prompt
-from glmforge.errors import AdapterError, UsageError
+from glmforge.errors import AdapterError, GlmForgeError, ModelError, UsageError
 from glmforge.models import load_model
 from glmforge.serve.opening import find_paths, open_models
 from glmforge.serve.replies import Ask, reply
@@ -79,3 +83,33 @@ def test_an_answer_nobody_waits_for_ends_at_the_next_token(small_models):
     cut = reply(small_models, "base", ask, cancelled=lambda: next(calls, True))
     assert (cut.finish, cut.new_tokens) == ("cancelled", 3)
     assert reply(small_models, "base", ask, cancelled=lambda: True).new_tokens == 0
+
+
+def test_weights_and_logits_that_are_no_numbers_are_refused(small_base, two_adapters, tmp_path):
+    """By tensor name where files hold NaN; else at the first token instead of blank answers."""
+    for source, name in ((small_base, "model"), (two_adapters[0], "adapter_model")):
+        broken = shutil.copytree(source, tmp_path / name)
+        tensors = load_file(broken / f"{name}.safetensors")
+        place = next(key for key in tensors if "query_key_value" in key and "bias" not in key)
+        tensors[place][0, 0] = float("nan")
+        save_file(tensors, broken / f"{name}.safetensors", metadata={"format": "pt"})
+        base, adapters = (broken, []) if name == "model" else (small_base, [(None, broken)])
+        with pytest.raises(GlmForgeError, match=re.escape(place)):
+            open_models(find_paths(base, adapters))
+    models = open_models(find_paths(small_base, []))
+    with torch.no_grad():
+        models.model.get_output_embeddings().weight[5] = float("nan")
+    ask = Ask(prompt=[1, 2, 3], max_new_tokens=4)
+    with pytest.raises(ModelError, match="logits are NaN after 3 tokens"):
+        reply(models, "base", ask)
+
+
+def test_an_adapter_that_changes_nothing_is_told(small_base, two_adapters, tmp_path):
+    zero = shutil.copytree(two_adapters[0], tmp_path / "zero")
+    path = zero / "adapter_model.safetensors"
+    tensors = {k: v * (".lora_A." in k) for k, v in load_file(path).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    models = open_models(find_paths(small_base, [(None, two_adapters[1]), ("z", zero)]))
+    assert len(models.notes) == 1
+    assert models.notes[0].startswith("z: every lora_B of ")
+    assert open_models(find_paths(small_base, [("z", zero)])).notes == models.notes

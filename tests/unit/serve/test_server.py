@@ -211,6 +211,24 @@ def test_out_of_memory_is_told_and_the_server_goes_on(small_models):
     assert after["choices"][0]["message"]["content"] == "fine"
 
 
+def test_logits_that_are_no_numbers_are_told_in_words(small_models):
+    """Not as a bug of the server, and not as an answer."""
+    models = scripted()
+
+    def broken(**options):
+        (check,) = options["logits_processor"]
+        return check(options["input_ids"], torch.full((1, 9), float("nan")))
+
+    models.model.generate = broken
+    with running(models) as client:
+        status, answer = client.complete()
+        body = {"model": "base", "messages": HELLO, "stream": True}
+        streamed = client.ask("POST", "/v1/chat/completions", body)[2]
+    assert (status, answer["error"]["type"]) == (500, "server_error")
+    assert "logits are NaN" in answer["error"]["message"]
+    assert "logits are NaN" in streamed
+
+
 def test_who_goes_away_ends_his_answer(small_models):
     """The next one is answered without waiting for the rest of it."""
     models = scripted(("a " * 3000, None), ("next", "<|user|>"))
