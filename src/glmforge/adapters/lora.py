@@ -23,6 +23,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from glmforge.adapters.files import peft_names, read_adapter
+from glmforge.adapters.mismatch import other_modules
 from glmforge.errors import AdapterError
 
 ALL_LINEAR = "all-linear"
@@ -239,7 +240,8 @@ def check_match(wrapped: PeftModel, tensors: Mapping[str, torch.Tensor], path: P
     if missing or unexpected:
         raise AdapterError(
             f"{path}: matched {len(matched)} of {len(expected)} tensors, unexpected "
-            f"{len(unexpected)}, missing {len(missing)} {_reason(expected, allowed, tensors)}"
+            f"{len(unexpected)}, missing {len(missing)} "
+            f"{_reason(wrapped, expected, allowed, tensors)}"
         )
 
 
@@ -252,29 +254,47 @@ def _shapes_in_files(wrapped: PeftModel, *, embeddings: bool) -> dict[str, tuple
 
 
 def _reason(
+    wrapped: PeftModel,
     expected: Mapping[str, tuple[int, ...]],
     allowed: Mapping[str, tuple[int, ...]],
     tensors: Mapping[str, torch.Tensor],
 ) -> str:
-    """Say what is wrong: the base's widths, the number of layers, or the names."""
+    """Say what is wrong: ranks, the base's widths, names, target modules or number of layers."""
     for name, shape in allowed.items():
         found = _shape(tensors, name)
         if found is not None and found != shape:
             return (
-                f"(for example {name} is {list(found)}, and this base needs {list(shape)}): it was "
-                "made for a base of another size"
+                f"(for example {name} is {list(found)}, and {_other_shape(name, found, shape)} "
+                f"{list(shape)}): {_shape_reason(name, found, shape)}"
             )
+    renamed, changed = peft_names(tensors)
     example = ", ".join(sorted(tensors.keys() - allowed.keys())[:2])
     example = example or ", ".join(sorted(expected.keys() - tensors.keys())[:2])
-    if len(peft_names(tensors)[0].keys() & expected.keys()) == len(expected):
+    if changed and renamed.keys() >= expected.keys():
         return (
             f"(for example {example}): the names are another program's; `glmforge export "
             "--fix-names` writes them as PEFT does"
         )
-    return (
-        f"(for example {example}): it was made for another model, or its names or shapes were "
-        "changed"
-    )
+    why = other_modules(wrapped, expected, renamed)
+    why = why or "it was made for another model, or its names or shapes were changed"
+    return f"(for example {example}): {why}"
+
+
+def _is_rank(name: str, found: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether two shapes of a LoRA matrix differ in the rank alone."""
+    side = 0 if ".lora_A." in name else 1
+    is_matrix = ".lora_" in name and len(found) == len(wanted) == 2
+    return is_matrix and found[1 - side] == wanted[1 - side]
+
+
+def _other_shape(name: str, found: Sequence[int], wanted: Sequence[int]) -> str:
+    return "adapter_config.json needs" if _is_rank(name, found, wanted) else "this base needs"
+
+
+def _shape_reason(name: str, found: Sequence[int], wanted: Sequence[int]) -> str:
+    if _is_rank(name, found, wanted):
+        return "its rank is not the r or rank_pattern that adapter_config.json gives that module"
+    return "it was made for a base of another size"
 
 
 def saved_name(name: str) -> str:

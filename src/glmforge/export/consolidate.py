@@ -55,16 +55,19 @@ class ConsolidationReport:
     elements: int
     from_base: int
     """Tensors that were not in the shards and came from the base."""
+    counted: bool = True
+    """Whether the model was there to count the tensors against."""
     notes: tuple[str, ...]
 
     def lines(self) -> list[str]:
         """Sentences for people."""
         stage = {0: "no ZeRO", 1: "ZeRO-1/2", 3: "ZeRO-3"}[self.zero_stage]
         base = f" ({self.from_base} of them from the base)" if self.from_base else ""
+        counted = "counted against the model and " if self.counted else ""
         return [
             f"{self.kind} ({self.dtype}) written to {self.out}",
-            f"{self.tensors} tensors{base}, {self.elements:,} elements, each counted against the "
-            f"model and read back; shards: {stage} on {self.world_size} rank(s)",
+            f"{self.tensors} tensors{base}, {self.elements:,} elements, each {counted}read back; "
+            f"shards: {stage} on {self.world_size} rank(s)",
             *self.notes,
         ]
 
@@ -173,20 +176,21 @@ def _adapter(
     refuse_other_rank(shards.folder, settings, config, tensors)
     notes = [] if not zero_b(tensors) else ["every lora_B is zero: the adapter changes nothing yet"]
     values = json.loads(settings.read_text(encoding="utf-8"))
+    checked = None
     if base is None:
         notes.append(
-            "the base is not here: tensors were counted against adapter_config.json only; with "
-            "--base DIR they are counted against the model"
+            "the base is not here: ranks were compared with adapter_config.json and nothing else; "
+            "with --base DIR every tensor is counted against the model"
         )
     else:
         checked = check_base(_print_of(shards.folder.parent, settings), base)
-        if checked.note is not None:
-            notes.append(checked.note)
         count_adapter(tensors, config, base, str(shards.folder))
         values["base_model_name_or_path"] = str(base)
     if with_base:
         notes.append(_frozen_base(shards, target / "base", base, max_shard_size))
         values["base_model_name_or_path"] = str(out / "base")
+    if checked is not None and checked.note is not None:
+        notes.append(checked.note)
     save_adapter_files(target, values, tensors)
     copy_base_print(_print_of(shards.folder.parent, settings), target)
     return ConsolidationReport(
@@ -198,6 +202,7 @@ def _adapter(
         tensors=len(tensors),
         elements=sum(tensor.numel() for tensor in tensors.values()),
         from_base=0,
+        counted=base is not None,
         notes=tuple(notes),
     )
 
