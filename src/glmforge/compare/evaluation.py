@@ -26,7 +26,7 @@ from glmforge.data.segments import IGNORED
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.env import World
 from glmforge.errors import ModelError, UsageError
-from glmforge.export.sources import Source, find_source, open_weights
+from glmforge.export.sources import Source, base_notes, find_source, open_weights
 from glmforge.models import load_model, load_tokenizer
 from glmforge.models.batch_generation import Sampling, answer_batch
 from glmforge.models.generation import stop_ids
@@ -148,7 +148,9 @@ def evaluate_model(
 
 
 def _adapter_notes(found: Source, path: Path) -> list[str]:
-    return [] if found.adapter is None else zero_notes(read_adapter(found.adapter), str(path))
+    if found.adapter is None:
+        return []
+    return [*zero_notes(read_adapter(found.adapter), str(path)), *base_notes(found)]
 
 
 def _refuse_nothing(path: Path, rows: ValidationRows | None, tasks: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from glmforge.bin_files import refuse_not_finite
 from glmforge.config import RunConfig, load_config_file
 from glmforge.errors import ExportError, ModelError, UsageError
 from glmforge.export.counting import count_adapter
-from glmforge.export.sources import Source, find_source, open_weights
+from glmforge.export.sources import Source, base_notes, find_source, open_weights
 from glmforge.models import load_config, load_model, new_model
 
 _WEIGHTS = ("*.safetensors", "*.bin", "config.json", "adapter_config.json", "manifest.json")
@@ -59,15 +59,15 @@ def find_subjects(base: Path, tuned: Sequence[Path], dtype: str) -> list[Subject
     """
     if len({path.resolve() for path in tuned}) < len(tuned):
         raise UsageError(f"--tuned {' '.join(map(str, tuned))}: one of them is given twice")
-    sources = [_locate(path, base) for path in tuned]
     _check_base(base)
+    sources = [_locate(path, base) for path in tuned]
     names = _short_names(tuned)
     notes: dict[str, list[str]] = {}
     for name, source in zip(names, sources, strict=True):
         if source.adapter is not None:
             files = read_adapter(source.adapter)
             count_adapter(files.tensors, files.config, base, str(files.path))
-            notes[name] = zero_notes(files, name)
+            notes[name] = zero_notes(files, name) + base_notes(source)
     runs = [run_of(path) for path in tuned]
     seed = _start_seed(base, runs)
     facts = [f"start {seed}"] if seed is not None else []

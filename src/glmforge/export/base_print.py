@@ -161,6 +161,11 @@ def check_base(adapter: Path, base: Path, *, other_base: bool = False) -> BaseCh
             note=f"the base cannot be checked: {adapter} has no {BASE_PRINT} (made elsewhere, or "
             f"by an older version): whether it was trained on {base} is not known",
         )
+    if not any(any(base.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
+        return BaseCheck(
+            state=BaseState.UNCHECKED,
+            note=f"the base cannot be checked: {base} has no weights",
+        )
     load_config(base)  # says more of a base that is of no use, such as an int4 export
     name, samples = _stored(path)
     here = base_samples(base, list(samples))

@@ -43,7 +43,7 @@ from glmforge.export.proof import (
     opened_by_stock_transformers,
 )
 from glmforge.export.run_facts import RunFacts, run_facts
-from glmforge.export.sources import Source, find_source, open_weights
+from glmforge.export.sources import Source, base_notes, find_source, open_weights
 from glmforge.export.tensor_files import parse_size
 from glmforge.models import family_of, load_config, load_tokenizer
 from glmforge.models.dtypes import DTYPES
@@ -147,17 +147,17 @@ def export(
     layouts.check_layout(config, wanted)
     with written_aside(out) as target, tempfile.TemporaryDirectory() as scratch:
         checked = found.base_check
-        notes = () if checked is None or checked.note is None else (checked.note,)
+        notes = base_notes(found)
         if found.adapter is not None:
             if fix_names:
                 found, note = _with_right_names(found, Path(scratch) / "adapter")
-                notes = (note, *notes)
+                notes = [note, *notes]
             _check_adapter(found, config, merge=merge)
         if found.adapter is not None and not merge:
             report = _write_adapter(found, target, out, wanted)
         else:
             report = _write_whole(found, target, out, wanted, dtype, max_shard_size or "5GB")
-        report = replace(report, notes=notes, run=run_facts(source))
+        report = replace(report, notes=tuple(notes), run=run_facts(source))
         if checked is not None:
             report = replace(report, base=str(found.model), base_state=str(checked.state))
         _write_about(report, target, config)

@@ -72,6 +72,12 @@ def find_source(source: Path, base: Path | None, *, other_base: bool = False) ->
     )
 
 
+def base_notes(found: Source) -> list[str]:
+    """What people should know of an adapter's base: that it cannot be checked, or is another."""
+    check = found.base_check
+    return [] if check is None or check.note is None else [check.note]
+
+
 def _only_shards(directory: Path) -> bool:
     """Whether a Trainer's checkpoint holds no weights besides DeepSpeed's shards."""
     has_weights = any(directory.glob("*.safetensors")) or any(directory.glob("*.bin"))

@@ -17,6 +17,7 @@ from peft import set_peft_model_state_dict
 from glmforge.adapters import open_adapter, read_adapter, zero_notes
 from glmforge.bin_files import refuse_not_finite
 from glmforge.errors import ModelError, UsageError
+from glmforge.export.base_print import check_base
 from glmforge.export.sources import find_source
 from glmforge.models import load_config, load_model, load_tokenizer
 from glmforge.models.families import family_of, family_of_tokenizer
@@ -146,8 +147,10 @@ def open_models(paths: Paths) -> OpenModels:
 
     Raises:
         ModelError, AdapterError: a directory that cannot be opened, weights that hold NaN, an
-            adapter that does not fit.
+            adapter that does not fit or was trained on another base.
     """
+    adapters = list(paths.adapters.items())
+    checked = [check_base(directory, paths.model).note for _, directory in adapters]
     on_gpu = torch.cuda.is_available()
     model = load_model(
         paths.model,
@@ -156,7 +159,6 @@ def open_models(paths: Paths) -> OpenModels:
     )
     refuse_not_finite(model.named_parameters(), paths.model, ModelError)
     tokenizer = load_tokenizer(paths.model)
-    adapters = list(paths.adapters.items())
     if not adapters:
         return OpenModels(model.eval(), tokenizer, {})
     for _, directory in adapters[1:]:
@@ -164,7 +166,8 @@ def open_models(paths: Paths) -> OpenModels:
         model = open_adapter(model, directory).unload()
     wrapped: Any = open_adapter(model, adapters[0][1])
     inner_names = {adapters[0][0]: _FIRST}
-    notes = zero_notes(read_adapter(adapters[0][1]), adapters[0][0])
+    notes = [note for note in checked if note is not None]
+    notes += zero_notes(read_adapter(adapters[0][1]), adapters[0][0])
     for number, (name, directory) in enumerate(adapters[1:], 1):
         files = read_adapter(directory)
         notes += zero_notes(files, name)

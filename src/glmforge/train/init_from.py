@@ -21,9 +21,11 @@ from glmforge.config.paths import holds_run
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.zero import assign_from_main, full_shape
 from glmforge.errors import AdapterError, CheckpointError
+from glmforge.export.base_print import check_base
 from glmforge.export.manifest import MANIFEST
 from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import new_model
+from glmforge.models.hub import resolve_directory
 from glmforge.train.checkpoint import check, newest_complete
 from glmforge.train.foreign import check_whole, is_foreign_checkpoint, is_foreign_run, survey
 from glmforge.train.prepare import ModelPlan, RunPlan, prepare_model
@@ -143,6 +145,8 @@ def _check_adapter(
     problems += _other_base(files, given, config)
     if problems:
         raise AdapterError(problems)
+    # Without base.json in it the adapter's shapes are compared below, and nothing else can be.
+    check_base(directory, resolve_directory(config.model.model_name_or_path))
     with torch.device("meta"):
         empty = add_lora(new_model(plan.config), ours)
     check_match(empty, files.tensors, files.path)

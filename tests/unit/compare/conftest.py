@@ -10,6 +10,7 @@ import torch
 
 from glmforge.adapters import LoraSettings, add_lora, save_adapter
 from glmforge.assets import asset_path
+from glmforge.export.base_print import write_base_print
 from glmforge.models import load_config, load_model, load_tokenizer, new_model
 
 SMALLER = {"hidden_size": 32, "ffn_hidden_size": 64, "num_layers": 2, "num_attention_heads": 2,
@@ -66,6 +67,7 @@ def make_adapter(
         }
         directory = tmp_path_factory.mktemp("adapters") / name
         save_adapter(wrapped, weights, directory)
+        write_base_print(base_dir, directory)
         return directory
 
     return write

@@ -158,7 +158,8 @@ def test_what_is_no_number_is_an_error_and_never_printed(base, data, tmp_path, m
 def test_an_adapter_of_zeros_is_a_note(base, data, tmp_path):
     write_random_adapter(base, tmp_path / "zero", std=0.0)
     report = evaluate_model(tmp_path / "zero", [data], num_prompts=0)
-    assert "every lora_B of" in report.lines()[-1]
+    assert "every lora_B of" in report.lines()[-2]
+    assert "the base cannot be checked" in report.lines()[-1]
 
 
 def test_the_harness_is_asked_for_by_name(base):

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from glmforge.compare import subjects
 from glmforge.compare.subjects import find_subjects, opened
@@ -112,3 +113,16 @@ def test_a_base_that_is_a_run_is_refused_with_what_it_began_from(adapters, tmp_p
     )
     with pytest.raises(ExportError, match="that run began from models/six"):
         find_subjects(tmp_path, adapters, "fp32")
+
+
+def test_a_base_that_an_adapter_was_not_trained_on_is_refused(base_dir, adapters, tmp_path):
+    """The shapes are the same; nothing is loaded for it. Without base.json it is a note."""
+    other = shutil.copytree(base_dir, tmp_path / "other")
+    tensors = {k: v + 0.5 for k, v in load_file(other / "model.safetensors").items()}
+    save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(AdapterError, match="is not the base it was trained on"):
+        find_subjects(other, [adapters[0]], "fp32")
+    bare = shutil.copytree(adapters[0], tmp_path / "bare")
+    (bare / "base.json").unlink()
+    notes = find_subjects(other, [bare], "fp32")[1].notes
+    assert [note.split(":")[0] for note in notes] == ["the base cannot be checked"]

@@ -165,6 +165,7 @@ def test_the_print_goes_along_to_the_other_layout(
     crossed = check_base(adapter, tmp_path / "base")
     assert crossed.state is BaseState.UNCHECKED
     assert "none of the tensor names" in str(crossed.note)
+    assert "has no weights" in str(check_base(adapter, tmp_path).note)
 
 
 def test_stock_peft_reads_the_adapter_beside_it(adapter: Path, base: Path) -> None:

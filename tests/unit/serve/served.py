@@ -20,6 +20,7 @@ def write_base(directory, positions=POSITIONS):
 
 def write_adapter(base, directory, seed):
     """Save an adapter with random weights large enough to change every answer."""
+    from glmforge.export.base_print import write_base_print
     from glmforge.models import load_model
 
     settings = LoraSettings(
@@ -31,6 +32,7 @@ def write_adapter(base, directory, seed):
         if "lora_" in name:
             torch.nn.init.normal_(parameter)
     wrapped.save_pretrained(directory)
+    write_base_print(base, directory)
     return directory
 
 

@@ -113,3 +113,25 @@ def test_an_adapter_that_changes_nothing_is_told(small_base, two_adapters, tmp_p
     assert len(models.notes) == 1
     assert models.notes[0].startswith("z: every lora_B of ")
     assert open_models(find_paths(small_base, [("z", zero)])).notes == models.notes
+
+
+@pytest.fixture
+def other_base(small_base, tmp_path):
+    """The same shapes, other weights."""
+    other = shutil.copytree(small_base, tmp_path / "other")
+    tensors = {k: v + 0.5 for k, v in load_file(other / "model.safetensors").items()}
+    save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
+    return other
+
+
+def test_an_adapter_of_another_base_is_refused(other_base, two_adapters):
+    """Before the base is loaded; chat and serve open models here."""
+    with pytest.raises(AdapterError, match="is not the base it was trained on"):
+        open_models(find_paths(other_base, [("a", two_adapters[0])]))
+
+
+def test_an_adapter_whose_base_cannot_be_checked_is_told(small_base, two_adapters, tmp_path):
+    bare = shutil.copytree(two_adapters[0], tmp_path / "bare")
+    (bare / "base.json").unlink()
+    models = open_models(find_paths(small_base, [("a", two_adapters[1]), ("b", bare)]))
+    assert [note.split(":")[0] for note in models.notes] == ["the base cannot be checked"]
