@@ -1,11 +1,12 @@
 """What a run's own files say of the weights that came out of it, for the model card.
 
-Reads config.yaml, data.json, final.json and metrics.jsonl of the run directory that a run,
-checkpoint or adapter lies in, or what an earlier export or consolidation noted of it; weights from
-elsewhere have no such facts.
+Reads config.yaml, deepspeed.json, data.json, final.json and metrics.jsonl of the run directory that
+a run, checkpoint or adapter lies in, or what an earlier export or consolidation noted of it;
+weights from elsewhere have no such facts.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class RunFacts:
     data_files: tuple[str, ...]
     """Name, rows and sha256 of each file."""
     settings: dict[str, Any]
+    """What was used: "auto" as it was resolved, and nothing that another setting overruled."""
     step: int | None
     """Of the checkpoint, or the last of the run."""
     metrics: dict[str, float]
@@ -69,9 +71,13 @@ def _facts_of_run(source: Path) -> RunFacts | None:
     data = _json(run / "data.json")
     if step is None:
         step = _json(run / "final.json").get("step")
-    settings = {f"training.{name}": values["training"][name] for name in _SHOWN}
+    training = values["training"] | _used(_json(run / "deepspeed.json"))
+    if training["max_steps"] is not None:
+        training["num_train_epochs"] = None  # max_steps has decided
+    settings = {f"training.{name}": training[name] for name in _SHOWN}
     if config.trains_adapter:
-        settings |= {f"lora.{name}": value for name, value in values["lora"].items()}
+        targets = _targets((source, source / "adapter", run / "adapter"))
+        settings |= {f"lora.{name}": value for name, value in (values["lora"] | targets).items()}
     settings["data.max_length"] = values["data"]["max_length"]
     return RunFacts(
         base=config.model.model_name_or_path,
@@ -82,6 +88,27 @@ def _facts_of_run(source: Path) -> RunFacts | None:
         step=step,
         metrics=_metrics(run / "metrics.jsonl", step),
     )
+
+
+def _used(engine: dict[str, Any]) -> dict[str, Any]:
+    """Return what the run resolved of settings that may be "auto" or come from elsewhere."""
+    found = {
+        "per_device_train_batch_size": engine.get("train_micro_batch_size_per_gpu"),
+        "gradient_accumulation_steps": engine.get("gradient_accumulation_steps"),
+    }
+    if "bf16" in engine or "fp16" in engine:
+        enabled = [key for key in ("bf16", "fp16") if engine.get(key, {}).get("enabled")]
+        found["precision"] = enabled[0] if enabled else "fp32"
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _targets(places: Sequence[Path]) -> dict[str, Any]:
+    """Return the modules that were trained, as the first adapter_config.json there has them."""
+    for place in places:
+        targets = _json(place / "adapter_config.json").get("target_modules")
+        if targets:
+            return {"target_modules": targets if isinstance(targets, str) else sorted(targets)}
+    return {}
 
 
 def _has_data(directory: Path) -> bool:

@@ -145,7 +145,6 @@ def _check_adapter(
     problems += _other_base(files, given, config)
     if problems:
         raise AdapterError(problems)
-    # Without base.json in it the adapter's shapes are compared below, and nothing else can be.
     check_base(directory, resolve_directory(config.model.model_name_or_path))
     with torch.device("meta"):
         empty = add_lora(new_model(plan.config), ours)
@@ -180,6 +179,10 @@ def starting_model(
     )
     if weights is None:
         return model
+    if weights.adapter is not None and ranks.is_main:
+        checked = check_base(weights.place, resolve_directory(config.model.model_name_or_path))
+        if checked.note is not None:
+            say(f"--init-from {weights.given}: {checked.note}")
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad or weights.whole}
     names = {name: saved_name(name) if weights.adapter else name for name in trained}
     shapes = {name: tuple(full_shape(parameter)) for name, parameter in trained.items()}

@@ -29,6 +29,40 @@ def run(tmp_path: Path) -> Path:
     return run
 
 
+def test_settings_are_those_that_were_used(run: Path) -> None:
+    """Not "auto", not an epoch count that max_steps overruled; the modules that were trained."""
+    (run / "config.yaml").write_text(
+        "model: {model_name_or_path: base}\ndata: {train: t}\n"
+        "training: {output_dir: o, max_steps: 4, gradient_accumulation_steps: auto}\n"
+    )
+    used = {"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 5}
+    used |= {"bf16": {"enabled": True}, "fp16": {"enabled": False}}
+    (run / "deepspeed.json").write_text(json.dumps(used))
+    (run / "adapter" / "adapter_config.json").write_text('{"target_modules": ["b", "a"]}')
+    for source in (run, run / "adapter", run / "checkpoints" / "step-000004"):
+        facts = run_facts(source)
+        assert facts is not None
+        assert "auto" not in facts.settings.values()
+        assert "training.num_train_epochs" not in facts.settings
+        assert facts.settings["training.max_steps"] == 4
+        assert facts.settings["training.gradient_accumulation_steps"] == 5
+        assert facts.settings["training.per_device_train_batch_size"] == 3
+        assert facts.settings["training.precision"] == "bf16"
+        assert facts.settings["lora.target_modules"] == ["a", "b"]
+    (run / "deepspeed.json").write_text('{"bf16": {"enabled": false}}')
+    known = run_facts(run)
+    assert known is not None
+    assert known.settings["training.precision"] == "fp32"
+
+
+def test_epochs_are_told_where_they_decided(run: Path) -> None:
+    """And no number of steps that was not given."""
+    facts = run_facts(run)
+    assert facts is not None
+    assert facts.settings["training.num_train_epochs"] == 3.0
+    assert "training.max_steps" not in facts.settings
+
+
 @pytest.mark.parametrize("name", ["export.json", "consolidate.json"])
 def test_facts_go_along_with_exports_and_joined_shards(
     run: Path, tmp_path: Path, name: str
