@@ -85,6 +85,7 @@ def test_everything_that_resume_needs_is_in_the_checkpoint(two):
     assert {name for name in inside["files"] if not name.endswith(".py")} == {
         "adapter/adapter_config.json",
         "adapter/adapter_model.safetensors",
+        "adapter/base.json",
         "global_step4/mp_rank_00_model_states.pt",
         "global_step4/zero_pp_rank_0_mp_rank_00_optim_states.pt",
         "global_step4/zero_pp_rank_1_mp_rank_00_optim_states.pt",
