@@ -5,18 +5,30 @@ history before it, up to the stop token. Where the prompt is no prefix of the wh
 (templates that strip the thinking of earlier turns), every turn is a row of its own; where it is
 no prefix even then, the template is refused, unless its prompt opens the thinking. Without a
 template only text and single prompt/response pairs can be trained. Ids come from the tokenizer
-itself, so a control token spelled in the text would become one: such a dialogue is refused.
+itself, so a control token spelled in the text would become one: such a dialogue is refused. So is
+one of which the rendering lacks a part: templates pass over what they have no place for.
 """
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from jinja2.exceptions import TemplateError
 
+from glmforge.data.chat_messages import (
+    CALL_FORMS,
+    CallForm,
+    chat_messages,
+    chat_tools,
+    reasoning_of,
+    turns_of,
+)
 from glmforge.data.conversation import Conversation, Message
 from glmforge.data.encoder import TextEncoder
+from glmforge.data.rendered import left_out, named
 from glmforge.data.segments import Inexpressible, Labels, Row, Segment
+from glmforge.data.template_probe import THINKING, THINKS_APART, THINKS_INLINE, TemplateProbe
 
 # Tokens that end a message in the templates of the open models; those a tokenizer has count.
 _STOPS = (
@@ -34,7 +46,6 @@ class ChatTemplate:
 
     one_row_per_turn = False
     packable = True
-    keeps_reasoning = True
     encoder: TextEncoder | None = None
 
     def __init__(self, tokenizer: Any) -> None:
@@ -51,6 +62,7 @@ class ChatTemplate:
         self._observation = (
             "observation" if "observation" in str(tokenizer.chat_template) else "tool"
         )
+        self._probe = TemplateProbe(lambda dialogue, form: self._text(dialogue, form=form))
 
     def rows(
         self, conversation: Conversation, trained: Sequence[bool], labels: Labels
@@ -60,36 +72,72 @@ class ChatTemplate:
         _refuse_code(conversation)
         if not self._has_template:
             return [self._pair_row(conversation)]
-        turns = _groups(conversation.messages)
+        self._refuse_unrendered(conversation)
+        messages = conversation.messages
         spans = [
             (start, end)
-            for start, end in turns
-            if conversation.messages[start].role == "assistant" and any(trained[start:end])
+            for start, end in turns_of(messages)
+            if messages[start].role == "assistant" and any(trained[start:end])
         ]
-        whole = self._render(conversation, len(conversation.messages), False)
-        row = self._row(conversation, whole, spans)
+        whole = self._text(conversation)
+        row = self._row(conversation, self._ids(whole), spans)
         if row is not None:
+            _refuse_left_out(whole, conversation)
             return [row]
-        rows = []
-        for span in spans:
-            own = self._row(conversation, self._render(conversation, span[1], False), [span])
-            own = own or self._thinking_row(conversation, span)
-            if own is None:
-                raise Inexpressible(
-                    "chat-template",
-                    "the tokenizer's chat template renders an answer in other ways than its "
-                    "generation prompt begins it",
-                    "correct the template (chat_template.jinja) or use another model",
-                )
-            rows.append(own)
-        return rows
+        return [self._turn_row(conversation, span) for span in spans]
+
+    def leaves_out_thinking(self, message: Message) -> bool:
+        """Whether the template drops a message's thinking even where it is trained."""
+        if message.reasoning and not self._keeps_thinking_apart:
+            return True
+        inline = message.role == "assistant" and _END_THINK in message.content
+        return inline and not self._keeps_thinking_inline
+
+    @cached_property
+    def _keeps_thinking_apart(self) -> bool:
+        return self._keeps_thinking(THINKS_APART)
+
+    @cached_property
+    def _keeps_thinking_inline(self) -> bool:
+        return self._keeps_thinking(THINKS_INLINE)
+
+    def _keeps_thinking(self, dialogue: Conversation) -> bool:
+        try:
+            rows = self.rows(dialogue, [False, True], "all_turns")
+        except Inexpressible:
+            return True  # so are the records
+        ids = [token for row in rows for segment in row for token in segment.token_ids]
+        return THINKING in self._tokenizer.decode(ids)
+
+    def _turn_row(self, conversation: Conversation, span: tuple[int, int]) -> Row:
+        """The row of one turn of a template whose renderings do not extend each other."""
+        start, end = span
+        part = conversation.with_messages(conversation.messages[:end])
+        text = self._text(part)
+        row = self._row(part, self._ids(text), [span])
+        if row is None:
+            row = self._thinking_row(conversation, span)
+            part = conversation.with_messages(conversation.messages[:start])
+            text = self._text(part, prompt=True)
+        if row is not None:
+            _refuse_left_out(text, part)
+            return row
+        calls = any(message.is_call for message in conversation.messages[start:end])
+        raise Inexpressible(
+            "chat-template",
+            f"the tokenizer's chat template renders {'a call' if calls else 'an answer'} in other "
+            "ways than its generation prompt begins it",
+            'mark the calls with "train": false, or use another model'
+            if calls
+            else "correct the template (chat_template.jinja) or use another model",
+        )
 
     def prompt(self, conversation: Conversation) -> list[int]:
         """The template's generation prompt for the history."""
         self._refuse_spellings(conversation)
         if not self._has_template:
             return self._plain(conversation.messages[-1].content)
-        return self._render(conversation, len(conversation.messages), True)
+        return self._ids(self._text(conversation, prompt=True))
 
     def text_row(self, text: str) -> Row:
         """The tokenizer's own beginning, text, end of text."""
@@ -168,7 +216,7 @@ class ChatTemplate:
         if _END_THINK in content:
             content = content.lstrip().removeprefix(_THINK).lstrip("\n")
         else:
-            reasoning = _reasoning(messages).strip("\n")
+            reasoning = reasoning_of(messages).strip("\n")
             content = f"{reasoning}\n{_END_THINK}\n{content}".removeprefix("\n")
         if not opening.endswith("\n"):
             content = f"\n{content}"
@@ -198,21 +246,49 @@ class ChatTemplate:
 
     def _render(self, conversation: Conversation, end: int, prompt: bool) -> list[int]:
         """Ids of the first ``end`` messages, with the generation prompt on request."""
+        part = conversation.with_messages(conversation.messages[:end])
+        return self._ids(self._text(part, prompt=prompt))
+
+    def _ids(self, text: str) -> list[int]:
+        """Ids of a rendering, which holds every control token itself."""
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _text(
+        self, conversation: Conversation, *, prompt: bool = False, form: CallForm | None = None
+    ) -> str:
+        """The rendering of a dialogue, its calls in a form, by default the one that is read."""
+        if form is None:
+            calls = any(message.arguments is not None for message in conversation.messages)
+            form = (self._probe.call_form if calls else None) or CALL_FORMS[0]
         try:
-            ids = self._tokenizer.apply_chat_template(
-                _openai(conversation.messages[:end], self._observation),
-                tools=[dict(tool) for tool in conversation.tools] or None,
-                add_generation_prompt=prompt,
-                tokenize=True,
-                return_dict=False,
+            return str(
+                self._tokenizer.apply_chat_template(
+                    chat_messages(conversation.messages, self._observation, form),
+                    tools=chat_tools(conversation.tools),
+                    add_generation_prompt=prompt,
+                    tokenize=False,
+                )
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError, AttributeError) as error:
             raise Inexpressible(
                 "chat-template",
                 f"the tokenizer's chat template refuses the dialogue ({error})",
                 "fix the record, or use a model whose template knows its roles",
             ) from error
-        return list(ids)
+
+    def _refuse_unrendered(self, conversation: Conversation) -> None:
+        """Refuse what this template renders in no dialogue."""
+        messages = conversation.messages
+        lost = []
+        if conversation.tools and not self._probe.shows_tools:
+            lost.append("the tools")
+        if any(m.role == "system" and m.content.strip() for m in messages):
+            lost += [] if self._probe.shows_system else ["the system message"]
+        calls = [(m, number) for number, m in enumerate(messages, 1) if m.arguments is not None]
+        if calls and self._probe.call_form is None:
+            lost += [named(call, number) for call, number in calls]
+        if lost:
+            raise _not_rendered(lost)
 
     def _refuse_spellings(self, conversation: Conversation) -> None:
         texts = "\n".join(
@@ -246,47 +322,18 @@ def _refuse_code(conversation: Conversation) -> None:
             )
 
 
-def _groups(messages: Sequence[Message]) -> list[tuple[int, int]]:
-    """Runs of assistant messages (words and calls of one turn) and single other messages."""
-    groups: list[tuple[int, int]] = []
-    for index, message in enumerate(messages):
-        if groups and message.role == "assistant" and messages[index - 1].role == "assistant":
-            groups[-1] = (groups[-1][0], index + 1)
-        else:
-            groups.append((index, index + 1))
-    return groups
+def _refuse_left_out(text: str, conversation: Conversation) -> None:
+    """Refuse a dialogue of which its rendering lacks a part."""
+    lost = left_out(text, conversation.messages, conversation.tools)
+    if lost:
+        raise _not_rendered(lost)
 
 
-def _openai(messages: Sequence[Message], observation: str) -> list[dict[str, Any]]:
-    """Messages in the shape that chat templates expect."""
-    shaped: list[dict[str, Any]] = []
-    for start, end in _groups(messages):
-        message = messages[start]
-        role = observation if message.role == "observation" else message.role
-        words = [m.content for m in messages[start:end] if m.arguments is None]
-        item: dict[str, Any] = {"role": role, "content": "\n".join(words)}
-        if reasoning := _reasoning(messages[start:end]):
-            item["reasoning_content"] = reasoning
-        calls = [m for m in messages[start:end] if m.arguments is not None]
-        if calls:
-            item["tool_calls"] = [
-                {
-                    "type": "function",
-                    "function": {"name": m.name, "arguments": _arguments(m.arguments or "")},
-                }
-                for m in calls
-            ]
-        shaped.append(item)
-    return shaped
-
-
-def _reasoning(turn: Sequence[Message]) -> str:
-    """The thinking texts of a turn's messages as one."""
-    return "\n".join(message.reasoning for message in turn if message.reasoning)
-
-
-def _arguments(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+def _not_rendered(lost: Sequence[str]) -> Inexpressible:
+    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+    return Inexpressible(
+        "not-rendered",
+        f"the model's chat template does not render {', '.join(lost[:3])}{more}",
+        "remove it from the record, or use a model (or a chat_template.jinja) that has a place "
+        "for it",
+    )

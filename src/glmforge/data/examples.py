@@ -80,7 +80,7 @@ class Counts:
         notes |= {
             "turns lost to the limit": self.lost_turns,
             "unanswered messages dropped at the end": self.trailing_messages,
-            "thinking texts left out (this family has no place for them)": self.left_out_reasoning,
+            "thinking texts left out (the model has no place for them)": self.left_out_reasoning,
         }
         said = ", ".join(f"{number:,} {what}" for what, number in notes.items() if number)
         return f"{line}\n{said}" if said else line
@@ -291,8 +291,8 @@ def _encode_one(
     if limit.labels != "official":
         conversation, trailing = without_trailing_user(conversation)
         counts.trailing_messages += trailing
-    if not limit.template.keeps_reasoning:
-        counts.left_out_reasoning += sum(bool(m.reasoning) for m in conversation.messages)
+    leaves_out = limit.template.leaves_out_thinking
+    counts.left_out_reasoning += sum(leaves_out(message) for message in conversation.messages)
     try:
         fitted = fit(conversation, limit, truncation)
         if not fitted.rows and fitted.outcome != "dropped":

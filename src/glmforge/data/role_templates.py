@@ -46,7 +46,6 @@ class RoleTemplate:
 
     one_row_per_turn = False
     packable = True
-    keeps_reasoning = False
 
     def __init__(self, tokenizer: TokenizerLike, style: RoleStyle) -> None:
         self.encoder: TextEncoder | None = TextEncoder(tokenizer)
@@ -88,6 +87,10 @@ class RoleTemplate:
             for role_id, header, content in self._pieces(conversation, index):
                 ids += [role_id, *header, *content]
         return [*ids, self._roles["assistant"]]
+
+    def leaves_out_thinking(self, message: Message) -> bool:
+        """Whether a message has thinking text: the format has no place for it."""
+        return bool(message.reasoning)
 
     def text_row(self, text: str) -> Row:
         """``[gMASK] sop`` text, end of text."""

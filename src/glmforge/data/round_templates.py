@@ -35,7 +35,6 @@ class RoundTemplate:
     """Renders rows for a family of rounds."""
 
     one_row_per_turn = True
-    keeps_reasoning = False
 
     def __init__(self, tokenizer: TokenizerLike, style: RoundStyle) -> None:
         self.encoder: TextEncoder | None = TextEncoder(tokenizer)
@@ -75,6 +74,10 @@ class RoundTemplate:
         rounds = _rounds(whole)
         row = self._prompt_segments(whole, len(rounds) - 1, rounds, "all_turns")
         return [token for segment in row for token in segment.token_ids]
+
+    def leaves_out_thinking(self, message: Message) -> bool:
+        """Whether a message has thinking text: the format has no place for it."""
+        return bool(message.reasoning)
 
     def text_row(self, text: str) -> Row:
         """Control tokens, text, end token."""

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from glmforge.data.conversation import Conversation
+from glmforge.data.conversation import Conversation, Message
 from glmforge.data.encoder import TextEncoder
 from glmforge.errors import DataError
 
@@ -54,12 +54,10 @@ class Template(Protocol):
     ``one_row_per_turn``: the family has no turn end inside the history, so each trained turn is
     a row of its own. ``packable``: attention can be bounded by documents. ``encoder`` can
     be told to encode the texts of many dialogues at once (None: the template encodes by itself).
-    ``keeps_reasoning``: the format has a place for thinking text before an answer.
     """
 
     one_row_per_turn: bool
     packable: bool
-    keeps_reasoning: bool
     encoder: TextEncoder | None
 
     def rows(
@@ -70,6 +68,10 @@ class Template(Protocol):
 
     def prompt(self, conversation: Conversation) -> list[int]:
         """Ids up to where the model starts to generate the next assistant message."""
+        ...
+
+    def leaves_out_thinking(self, message: Message) -> bool:
+        """Whether a message holds thinking text that the format has no place for."""
         ...
 
     def text_row(self, text: str) -> Row:
