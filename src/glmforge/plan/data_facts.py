@@ -4,17 +4,18 @@ Owns `count_data`. Small sets are encoded as training does; of a large one a sam
 counts are scaled up, so that a plan answers in seconds. Training itself counts exactly.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from glmforge.config import RunConfig
 from glmforge.config.paths import sources_of
 from glmforge.data import build_examples, pack
-from glmforge.data.examples import problems_error
+from glmforge.data.examples import Example, problems_error
 from glmforge.data.sampling import sample_conversations
+from glmforge.data.selection import facts_of
 from glmforge.data.sources import ReadOptions
+from glmforge.data.splitting import mix
 from glmforge.errors import DataError
 
 SAMPLE_DIALOGUES = 1500
@@ -44,12 +45,10 @@ def count_data(config: RunConfig, tokenizer: Any, *, packed: bool) -> DataFacts:
         DataError: files that cannot be read, or rows that break a rule.
     """
     data = config.data
-    dialogues, scale_sum = 0.0, 0.0
-    lengths: list[int] = []
-    trained = 0.0
-    tokens = 0.0
     beside = [path for part in (data.train, data.validation) for path, _ in sources_of(part)]
     options = ReadOptions(columns=data.columns, repairs=tuple(data.repair), beside=tuple(beside))
+    dialogues = 0.0
+    parts: list[tuple[Sequence[Example], float]] = []
     for path, weight in sources_of(data.train):
         found = sample_conversations(path, options, SAMPLE_DIALOGUES)
         if found.problems and data.on_error == "stop":
@@ -64,21 +63,21 @@ def count_data(config: RunConfig, tokenizer: Any, *, packed: bool) -> DataFacts:
             truncation=data.truncation,
             on_error=data.on_error,
         ).examples
-        factor = weight * found.dialogues / len(found.conversations)
         dialogues += weight * found.dialogues
-        scale_sum += factor * len(examples)
-        lengths += [len(example.input_ids) for example in examples]
-        tokens += factor * sum(len(example.input_ids) for example in examples)
-        trained += factor * sum(int((example.labels != -100).sum()) for example in examples)
+        parts.append((examples, weight * found.dialogues / len(found.conversations)))
+    # A sample stands for its source, and has in the mixture the share that training gives that.
+    scale = max(factor / weight for (_, factor), (_, weight) in zip(parts, sources_of(data.train)))
+    mixed = mix([(part, factor / scale) for part, factor in parts], seed=config.training.seed)
+    facts = facts_of(mixed)
+    lengths: list[int] = facts.lengths.tolist()
     rows = len(pack(lengths, data.max_length, config.training.seed)) if packed else len(lengths)
-    scale = scale_sum / max(1, len(lengths))
     kept = _kept_share(data.validation_size, dialogues)
     return DataFacts(
         dialogues=round(dialogues * kept),
         rows=round(rows * scale * kept),
-        tokens=round(tokens * kept),
-        trained_tokens=round(trained * kept),
-        longest=int(np.max(lengths, initial=0)),
+        tokens=round(sum(lengths) * scale * kept),
+        trained_tokens=round(int(facts.trained_counts.sum()) * scale * kept),
+        longest=max(lengths, default=0),
         packed=packed,
         estimated=scale != 1.0 or kept != 1.0,
     )

@@ -33,7 +33,7 @@ class RunLength:
             f"{self.rows_per_step} {rows}, about {self.dialogues_per_step:,.0f} dialogue(s) and "
             f"{self.trained_tokens_per_step:,.0f} trained tokens a step; "
             f"{self.steps_per_epoch:,} step{'' if self.steps_per_epoch == 1 else 's'} an epoch, "
-            f"{self.total_steps:,} in all ({self.epochs:g} epochs)"
+            f"{self.total_steps:,} in all ({self.epochs:.3g} epochs)"
         )
 
 
