@@ -152,7 +152,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("out", type=Path)
     parser.add_argument("--prose", type=Path, required=True)
     parser.add_argument("--dialogues", type=Path, required=True)
-    parser.add_argument("--number", type=int, default=80_000, help="everyday dialogues")
+    parser.add_argument("--number", type=int, default=100_000, help="everyday dialogues")
     parser.add_argument("--texts", type=int, default=8_000, help="everyday texts")
     parser.add_argument("--seed", type=int, default=7)
     return parser.parse_args()

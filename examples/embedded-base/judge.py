@@ -2,8 +2,8 @@
 
     python judge.py OUT base-*.safetensors [--shape base] [--final] [--set section.name=value ...]
 
-joins a candidate's shards to a model directory (OUT/model), fine-tunes it by tune.yaml, and puts
-the selection questions and the general prompts to base and tuned model with `glmforge compare`.
+joins a candidate's shards to a model directory (OUT/model), fine-tunes it as the demo does, and
+puts the selection questions and the general prompts to base and tuned model (`glmforge compare`).
 Settings are chosen by these two; --final asks the held-out questions instead, once, at the end.
 """
 
@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from glmforge.assets import asset_path
 from glmforge.compare.statistics import wilson
+from glmforge.train.demo import write_config
 
 HERE = Path(__file__).resolve().parent
 
@@ -51,12 +52,8 @@ def glmforge(*arguments: str | Path) -> float:
 
 def tune(model: Path, out: Path, settings: list[str]) -> tuple[Path, float]:
     """Fine-tune a model as the demo does; return the run and its seconds."""
-    text = (HERE / "tune.yaml").read_text(encoding="utf-8")
-    config = out / "tune.yaml"
-    config.write_text(text.replace("DEMO/", f"{asset_path('demo')}/"), encoding="utf-8")
-    run = out / "run"
-    places = [f"model.model_name_or_path={model}", f"training.output_dir={run}"]
-    return run, glmforge("train", config, *places, *settings)
+    config, run = write_config(out / "demo.yaml", model), out / "run"
+    return run, glmforge("train", config, f"training.output_dir={run}", *settings)
 
 
 def passed(model: Path, run: Path, questions: str, out: Path) -> list[dict[str, Any]]:
@@ -102,7 +99,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("shards", type=Path, nargs="+")
     parser.add_argument("--shape", default="base")
     parser.add_argument("--final", action="store_true", help="the held-out questions, once")
-    parser.add_argument("--set", nargs="*", default=[], help="other settings of tune.yaml")
+    parser.add_argument("--set", nargs="*", default=[], help="other settings of demo.yaml")
     return parser.parse_args()
 
 

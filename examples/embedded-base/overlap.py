@@ -34,7 +34,7 @@ def runs(text: str, length: int) -> Iterator[str]:
 def demo_files() -> list[Path]:
     """The service rows and questions of the package; general ones are not among them."""
     folder = asset_path("demo")
-    names = ("train", "validation", "questions", "selection", "facts")
+    names = ("train", "validation", "questions", "selection", "facts", "facts_validation")
     return [path for name in names if (path := folder / f"{name}.jsonl").exists()]
 
 

@@ -8,7 +8,18 @@ import hashlib
 import random
 from collections.abc import Iterator
 
-from everyday import english, errands, knowledge, places, refusals, smalltalk, stories, sums, tasks
+from everyday import (
+    english,
+    errands,
+    knowledge,
+    offices,
+    places,
+    refusals,
+    smalltalk,
+    stories,
+    sums,
+    tasks,
+)
 from everyday.grammar import Maker, Turns
 
 MAKERS: dict[Maker, float] = {
@@ -44,8 +55,10 @@ MAKERS: dict[Maker, float] = {
     places.single: 14,
     places.dialogue: 14,
     places.from_notice: 6,
+    offices.single: 18,
+    offices.from_rules: 10,
 }
-AT_THE_DESK = 0.08
+AT_THE_DESK = 0.14
 """Share of dialogues that a system message opens."""
 
 
@@ -62,7 +75,7 @@ def dialogues(seed: int, number: int) -> Iterator[list[dict[str, str]]]:
     made = 0
     while made < number:
         if rng.random() < AT_THE_DESK:
-            system, turns = places.at_the_desk(rng)
+            system, turns = rng.choice((places, offices)).at_the_desk(rng)
         else:
             system, turns = "", rng.choices(makers, weights)[0](rng)
             while rng.random() < 0.25 and len(turns) < 6:

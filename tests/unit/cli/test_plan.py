@@ -12,11 +12,16 @@ from glmforge.assets import asset_path
 from glmforge.cli.main import main
 
 HERE = asset_path("demo")
+TRAIN = [
+    {"path": f"{HERE}/train.jsonl", "weight": 0.2},
+    {"path": f"{HERE}/facts.jsonl"},
+    {"path": f"{HERE}/general.jsonl"},
+]
 DEMO = [
     str(HERE / "demo.yaml"),
-    f"model.model_name_or_path={HERE / 'model'}",
-    f"data.train={HERE / 'train.jsonl'}",
-    f"data.validation={HERE / 'validation.jsonl'}",
+    f"model.model_name_or_path={asset_path('base')}",
+    f"data.train={json.dumps(TRAIN)}",
+    f"data.validation={HERE / 'facts_validation.jsonl'}",
 ]
 
 
@@ -28,11 +33,11 @@ def run(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
 def test_the_demo_is_planned_with_the_steps_that_it_makes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The demo trains for 696 steps on two processes."""
+    """The demo trains for 335 steps on two processes."""
     assert run(monkeypatch, *DEMO) == 0
     out = capsys.readouterr().out
-    assert "58 steps an epoch, 696 in all (12 epochs)" in out
-    assert '"train_batch_size": 2' in out
+    assert "134 steps an epoch, 335 in all (2.5 epochs)" in out
+    assert '"train_batch_size": 4' in out
 
 
 def test_json_is_one_document_and_the_cards_are_those_given(
