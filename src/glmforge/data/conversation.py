@@ -8,7 +8,7 @@ spelling stays verbatim in ``content``. Nothing here knows a tokenizer.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "observation", "text"]
@@ -33,6 +33,7 @@ class Message:
     text (``content`` is then ChatGLM3's spelling of it where the file has that, else empty); None
     means that ``content`` is the message, verbatim. ``reasoning`` is thinking text
     that precedes the answer. ``train`` False keeps an assistant message in the history only.
+    ``call_id`` is that of a call and of its result; ``moved`` marks a result that stood elsewhere.
     """
 
     role: Role
@@ -41,6 +42,8 @@ class Message:
     arguments: str | None = None
     reasoning: str = ""
     train: bool = True
+    call_id: str = field(default="", compare=False)
+    moved: bool = field(default=False, compare=False)
 
     @property
     def is_call(self) -> bool:

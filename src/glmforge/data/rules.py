@@ -8,10 +8,12 @@ named. Rules about how to *read* a record (a missing field, a value that is no t
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from glmforge.data.calls import call_findings
 from glmforge.data.conversation import Conversation, Finding, Level, Message, Problem
+from glmforge.data.results import result_findings
 
 REPAIRS: dict[str, str] = {
     "merge": "join neighbouring messages of one role with a newline",
@@ -54,6 +56,7 @@ def check(conversation: Conversation) -> list[Problem]:
     else:
         findings.extend(_order_findings(conversation.messages))
         findings.extend(call_findings(conversation.messages, conversation.tools))
+        findings.extend(result_findings(conversation.messages))
         for number, tool in enumerate(conversation.tools, 1):
             findings.extend(_surrogate_findings(_texts_in(tool), f"tool {number}"))
         for number, message in enumerate(conversation.messages, 1):
@@ -73,12 +76,12 @@ def _order_findings(messages: Sequence[Message]) -> Iterator[Finding]:
     if not messages:
         yield "empty-record", "it has no messages", "remove the record", "error"
         return
-    previous = ""
+    previous = None
     for number, message in enumerate(messages, 1):
         finding = _order_finding(previous, message, number)
         if finding is not None:
             yield finding
-        previous = message.role
+        previous = message
     if not any(message.role == "assistant" for message in messages):
         yield (
             "no-assistant",
@@ -95,8 +98,8 @@ def _order_findings(messages: Sequence[Message]) -> Iterator[Finding]:
         )
 
 
-def _order_finding(previous: str, message: Message, number: int) -> Finding | None:
-    role = message.role
+def _order_finding(before: Message | None, message: Message, number: int) -> Finding | None:
+    previous, role = before.role if before else "", message.role
     if role == "text":
         return ("role-order", f"message {number} is plain text inside a dialogue", _SPLIT, "error")
     if role == "system" and previous == "system":
@@ -111,7 +114,7 @@ def _order_finding(previous: str, message: Message, number: int) -> Finding | No
     if role == "assistant" and previous in ("", "system"):
         text = f"message {number} is an assistant message with no user message before it"
         return ("role-order", text, "put the user's message first or remove this one", "error")
-    if role == "assistant" and previous == "assistant" and not message.is_call:
+    if role == previous == "assistant" and before and not (before.is_call or message.is_call):
         return ("role-order", f"messages {number - 1} and {number} are both assistant", _MERGE,
                 "error")  # fmt: skip
     if role == "user" and previous == "user":
@@ -270,14 +273,7 @@ def _merge(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 def _trim(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return tuple(
-        Message(
-            role=message.role,
-            content=message.content.strip(),
-            name=message.name,
-            arguments=message.arguments,
-            reasoning=message.reasoning.strip(),
-            train=message.train,
-        )
+        replace(message, content=message.content.strip(), reasoning=message.reasoning.strip())
         for message in messages
     )
 

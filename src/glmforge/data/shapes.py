@@ -14,6 +14,7 @@ from typing import Any
 from glmforge.data.calls import marked_calls
 from glmforge.data.conversation import Conversation, Message, Role
 from glmforge.data.json_text import BadJson, read_json
+from glmforge.data.results import in_call_order
 from glmforge.tool_calls import BadCall, calls_of, read_call, shown, tool_fault
 
 ROLE_NAMES: dict[str, Role] = {
@@ -116,7 +117,9 @@ def _read_message(item: Mapping[str, Any], number: int, options: ShapeOptions) -
     if raw_role in _CALL_ROLES:
         yield from _calls_from_text(content, number, train)
         return
-    yield Message(role=role, content=content, name=_metadata(item, role, number), train=train)
+    name = _metadata(item, role, number)
+    call_id = _id(item, "tool_call_id")
+    yield Message(role=role, content=content, name=name, train=train, call_id=call_id)
 
 
 def _with_reasoning(
@@ -291,8 +294,19 @@ def _call(value: Any, number: int, train: bool) -> Message:
             "bad-call", f"the call of message {number} {error}", error.advice
         ) from error
     return Message(
-        role="assistant", content="", name=call.name, arguments=call.arguments, train=train
+        role="assistant",
+        content="",
+        name=call.name,
+        arguments=call.arguments,
+        train=train,
+        call_id=_id(value, "id"),
     )
+
+
+def _id(item: Mapping[str, Any], name: str) -> str:
+    """The id of a call under a field; empty where there is none that is text."""
+    value = item.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _tool_step(
@@ -320,7 +334,8 @@ def read_dialogue(messages: Sequence[Message], tools: Any, source: str) -> Conve
         Unreadable: the tools are no list of objects, or a call has no name.
     """
     told = read_tools(tools)
-    return Conversation(messages=marked_calls(messages, told), tools=told, source=source)
+    ordered = in_call_order(marked_calls(messages, told))
+    return Conversation(messages=ordered, tools=told, source=source)
 
 
 def agreed_tools(found: Sequence[Any]) -> Any:
