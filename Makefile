@@ -35,7 +35,7 @@ faults: setup  ## kill runs 200 times, damage their checkpoints, fill their disk
 
 bench: setup  ## ratios against what users run today, on this machine (GPU: benchmarks/README.md)
 	@$(STAGE) "tokenizer throughput" $(BIN)/python benchmarks/tokenizer_speed.py \
-	  src/glmforge/assets/demo/model
+	  src/glmforge/assets/base
 
 release-check: setup  ## exports opened by stock transformers and PEFT in a clean environment without glmforge
 	@rm -rf build/release-check && mkdir -p build/release-check

@@ -26,8 +26,8 @@ BOUND = 1e-4  # fp32, another process: summation order only
 def make(directory: Path) -> tuple[Path, Path]:
     """Write a small random model and an adapter that changes it."""
     torch.manual_seed(0)
-    new_model(load_config(asset_path("demo/model"))).save_pretrained(directory / "base")
-    load_tokenizer(asset_path("demo/model")).save_pretrained(directory / "base")
+    new_model(load_config(asset_path("base"))).save_pretrained(directory / "base")
+    load_tokenizer(asset_path("base")).save_pretrained(directory / "base")
     settings = LoraSettings(
         r=4, lora_alpha=8, lora_dropout=0.0, target_modules=("query_key_value", "dense")
     )

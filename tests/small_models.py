@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from glmforge.adapters import LoraSettings, add_lora
-from glmforge.assets import asset_path
 from glmforge.models import load_config, load_model, load_tokenizer, new_model
 from glmforge.models.configuration import ChatGLMConfig
 
@@ -18,6 +17,8 @@ TWO_LAYERS = {
     "num_attention_heads": 4,
     "ffn_hidden_size": 96,
 }
+TINY_MODEL = Path(__file__).with_name("tiny_model")
+"""config.json of a small ChatGLM3 and a vocabulary; no weights."""
 ONE_LAYER = {
     "num_layers": 1,
     "hidden_size": 32,
@@ -29,7 +30,7 @@ ONE_LAYER = {
 
 def small_model(**changes: Any) -> Any:
     """Two layers unless `changes`, keys of config.json, say otherwise; always the same weights."""
-    keys = load_config(asset_path("demo/model")).to_diff_dict() | TWO_LAYERS | changes
+    keys = load_config(TINY_MODEL).to_diff_dict() | TWO_LAYERS | changes
     torch.manual_seed(0)
     return new_model(ChatGLMConfig.from_dict(keys))
 
@@ -37,7 +38,7 @@ def small_model(**changes: Any) -> Any:
 def save_with_tokenizer(model: Any, directory: Path) -> Path:
     """Write a directory that opens as any published one."""
     model.save_pretrained(directory)
-    load_tokenizer(asset_path("demo/model")).save_pretrained(directory)
+    load_tokenizer(TINY_MODEL).save_pretrained(directory)
     return directory
 
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 import glmforge
 from glmforge.assets import asset_path
 from glmforge.models import load_config, load_tokenizer, new_model
+from small_models import TINY_MODEL
 
 GLOBAL_BATCH = 4
 STEPS = 5
@@ -25,7 +26,7 @@ def tiny_model(directory: Path) -> Path:
     """A random ChatGLM3-layout model with the embedded tokenizer, made once, on rank 0."""
     target = directory / "tiny"
     if dist.get_rank() == 0 and not target.exists():
-        source = asset_path("demo/model")
+        source = TINY_MODEL
         config = load_config(source)
         config.update(
             {

@@ -176,7 +176,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Walk:
     directory = tmp_path_factory.mktemp("tutorial")
     demo = root / "src" / "glmforge" / "assets" / "demo"
     model = directory / "hub" / "chatglm3-6b"
-    shutil.copytree(demo / "model", model)
+    shutil.copytree(root / "tests" / "tiny_model", model)
     torch.manual_seed(0)
     new_model(load_config(model)).save_pretrained(model)
     train = (demo / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)

@@ -26,7 +26,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-MODEL = Path(__file__).parents[2] / "src/glmforge/assets/demo/model"
+MODEL = Path(__file__).parents[1] / "tiny_model"
 ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".yml", ".txt", ".parquet", ".arrow", ".gz", "")
 REPAIRS = ("merge", "trim", "flatten", "gbk")
 WORDS = [

@@ -9,6 +9,7 @@ import glmforge
 from glmforge.assets import asset_path
 from glmforge.models import load_config, load_model, load_tokenizer, new_model
 from glmforge.train.methods import four_bit
+from small_models import TINY_MODEL
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +23,7 @@ def _needs_bitsandbytes():
 def model_dir(tmp_path_factory):
     """A random ChatGLM3-layout model, wide enough for blocks of 64 weights."""
     directory = tmp_path_factory.mktemp("gpu") / "model"
-    source = asset_path("demo/model")
+    source = TINY_MODEL
     config = load_config(source)
     config.update({"hidden_size": 256, "num_attention_heads": 4, "kv_channels": 64})
     torch.manual_seed(0)

@@ -9,6 +9,7 @@ import yaml
 
 from glmforge.assets import asset_path
 from glmforge.models import load_config, load_tokenizer
+from small_models import TINY_MODEL
 
 pytestmark = pytest.mark.gpu
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.gpu
 def config_file(tmp_path_factory):
     """120 M random parameters, all trained, packed rows of 2048 tokens."""
     directory = tmp_path_factory.mktemp("plan")
-    source = asset_path("demo/model")
+    source = TINY_MODEL
     config = load_config(source)
     config.update(
         {

@@ -19,6 +19,7 @@ from glmforge.plan.batch import BatchSizes
 from glmforge.plan.deepspeed_config import EngineSettings, write_config
 from glmforge.train.engine import OptimizerSettings, build_engine
 from glmforge.train.loop import train_step
+from small_models import TINY_MODEL
 
 pytestmark = pytest.mark.gpu
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.gpu
 def model_dir(tmp_path_factory):
     """A random ChatGLM3-layout model wide enough for the GPU's kernels (head size 64)."""
     directory = tmp_path_factory.mktemp("gpu") / "model"
-    source = asset_path("demo/model")
+    source = TINY_MODEL
     config = load_config(source)
     config.update({"hidden_size": 256, "num_attention_heads": 4, "kv_channels": 64})
     torch.manual_seed(0)

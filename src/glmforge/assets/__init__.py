@@ -1,4 +1,4 @@
-"""Files shipped with the package: the demo's dialogues, model configuration and run config."""
+"""Files shipped with the package: the demo (base, dialogues, questions, config), prompts, pages."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ _ROOT = Path(__file__).parent
 
 
 def asset_path(name: str) -> Path:
-    """Return the path of a shipped file or directory, such as "demo/model"."""
+    """Return the path of a shipped file or directory, such as "base" or "demo/train.jsonl"."""
     path = _ROOT / name
     assert path.exists(), f"{name} is not shipped with glmforge"
     return path

@@ -13,9 +13,9 @@ from glmforge.adapters import (
     save_adapter,
     trainable_line,
 )
-from glmforge.assets import asset_path
 from glmforge.errors import AdapterError
 from glmforge.models import load_config, load_model, new_model
+from small_models import TINY_MODEL
 
 USUAL = ("query_key_value",)
 
@@ -23,13 +23,13 @@ USUAL = ("query_key_value",)
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    return new_model(load_config(asset_path("demo/model")))
+    return new_model(load_config(TINY_MODEL))
 
 
 @pytest.fixture
 def wrapped():
     torch.manual_seed(0)
-    model = new_model(load_config(asset_path("demo/model")))
+    model = new_model(load_config(TINY_MODEL))
     settings = LoraSettings(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=USUAL)
     return add_lora(model, settings)
 
@@ -47,7 +47,7 @@ def test_the_linear_modules_of_a_chatglm3_are_found(model):
 def test_names_are_checked_without_any_memory():
     """A model on the meta device is enough."""
     with torch.device("meta"):
-        model = new_model(load_config(asset_path("demo/model")))
+        model = new_model(load_config(TINY_MODEL))
     assert check_targets(model, ["dense"], USUAL) == ("dense",)
 
 
@@ -107,7 +107,7 @@ def test_a_missing_tensor_is_an_error(wrapped, tmp_path):
 @pytest.mark.parametrize("options", [{}, {"use_dora": True}, {"use_rslora": True}])
 def test_a_trained_adapter_opens_on_its_base_as_it_was(tmp_path, options):
     """Logits of the wrapped model = logits of the base with the saved adapter, bit for bit."""
-    config = load_config(asset_path("demo/model"))
+    config = load_config(TINY_MODEL)
     torch.manual_seed(0)
     base = new_model(config)
     base.save_pretrained(tmp_path / "base")
@@ -127,7 +127,7 @@ def test_a_trained_adapter_opens_on_its_base_as_it_was(tmp_path, options):
 
 def test_rslora_scales_by_the_square_root_of_the_rank():
     """lora_alpha / sqrt(r) in place of lora_alpha / r (Kalajdzievski, arXiv 2312.03732)."""
-    model = new_model(load_config(asset_path("demo/model")))
+    model = new_model(load_config(TINY_MODEL))
     settings = LoraSettings(
         r=16, lora_alpha=8, lora_dropout=0.0, target_modules=USUAL, use_rslora=True
     )

@@ -1,4 +1,4 @@
-"""Promises of the packaged demo data, its tokenizer and its run config."""
+"""Promises of the packaged demo data and run config, and of the tests' tiny model."""
 
 import importlib.util
 import json
@@ -11,6 +11,7 @@ from glmforge.config import load_config_file
 from glmforge.data.rules import CONTROL_SPELLINGS, PLACEHOLDERS
 from glmforge.models import load_config, load_tokenizer
 from glmforge.train.demo import write_config
+from small_models import TINY_MODEL
 
 ROOT = Path(__file__).resolve().parents[3]
 DEMO_DIR = ROOT / "src/glmforge/assets/demo"
@@ -31,7 +32,7 @@ def first_questions(dialogues: list[list[dict[str, str]]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return load_tokenizer(DEMO_DIR / "model")
+    return load_tokenizer(TINY_MODEL)
 
 
 def test_there_are_enough_dialogues_to_learn_a_style_from():
@@ -79,13 +80,13 @@ def test_the_assistant_names_itself_in_every_dialogue():
 
 def test_the_script_rebuilds_the_tokenizer_byte_for_byte(tmp_path):
     spec = importlib.util.spec_from_file_location(
-        "build_demo_tokenizer", ROOT / "scripts/build_demo_tokenizer.py"
+        "build_tiny_tokenizer", ROOT / "scripts/build_tiny_tokenizer.py"
     )
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     script.build_tokenizer(tmp_path)
     for file in ("tokenizer.model", "tokenizer_config.json"):
-        assert (DEMO_DIR / "model" / file).read_bytes() == (tmp_path / file).read_bytes()
+        assert (TINY_MODEL / file).read_bytes() == (tmp_path / file).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["train", "validation"])
@@ -102,14 +103,14 @@ def test_text_outside_the_vocabulary_survives_through_bytes(text, tokenizer):
 
 
 def test_the_model_directory_is_a_chatglm3_with_room_for_its_vocabulary(tokenizer):
-    config = load_config(DEMO_DIR / "model")
+    config = load_config(TINY_MODEL)
     assert config.family == tokenizer.family == "chatglm3"
     assert config.padded_vocab_size % 64 == 0
     assert config.padded_vocab_size >= len(tokenizer)
 
 
 def test_the_generation_config_stops_at_this_vocabularys_stop_tokens(tokenizer):
-    stored = json.loads((DEMO_DIR / "model/generation_config.json").read_text(encoding="utf-8"))
+    stored = json.loads((TINY_MODEL / "generation_config.json").read_text(encoding="utf-8"))
     names = ["</s>", "<|user|>", "<|observation|>"]
     assert stored["eos_token_id"] == tokenizer.convert_tokens_to_ids(names)
 

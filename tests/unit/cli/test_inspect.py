@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from glmforge.assets import asset_path
 from glmforge.cli.main import main
 from glmforge.models import load_config, load_tokenizer, new_model
+from small_models import TINY_MODEL
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def inspect(monkeypatch, capsys):
 @pytest.fixture
 def model(tmp_path):
     torch.manual_seed(0)
-    new_model(load_config(asset_path("demo/model"))).save_pretrained(tmp_path / "model")
-    load_tokenizer(asset_path("demo/model")).save_pretrained(tmp_path / "model")
+    new_model(load_config(TINY_MODEL)).save_pretrained(tmp_path / "model")
+    load_tokenizer(TINY_MODEL).save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 

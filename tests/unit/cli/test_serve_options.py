@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from glmforge.assets import asset_path
 from glmforge.cli import serve as command
 from glmforge.cli.main import app
 from glmforge.errors import UsageError
+from small_models import TINY_MODEL
 
 
 def run(*arguments: str) -> None:
@@ -50,7 +50,7 @@ def test_more_tokens_than_positions_are_refused(
     tmp_path: Path, options: list[str], words: str
 ) -> None:
     """Before weights are read; they would be cut down in silence."""
-    config = (asset_path("demo/model") / "config.json").read_bytes()
+    config = (TINY_MODEL / "config.json").read_bytes()
     (tmp_path / "config.json").write_bytes(config)
     with pytest.raises(UsageError, match=words):
         run(options[0], str(tmp_path), *options[1:])

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from glmforge.assets import asset_path
 from glmforge.cli.main import app
 from glmforge.errors import UsageError
+from small_models import TINY_MODEL
 
 
 def run(*arguments: str) -> None:
@@ -56,7 +56,7 @@ def test_what_the_model_has_no_positions_for_is_refused(
     tmp_path: Path, command: str, options: list[str], words: str
 ) -> None:
     """Before weights are read: that it holds in memory would say nothing."""
-    config = (asset_path("demo/model") / "config.json").read_bytes()
+    config = (TINY_MODEL / "config.json").read_bytes()
     (tmp_path / "config.json").write_bytes(config)
     with pytest.raises(UsageError, match=words):
         run(command, str(tmp_path), "--stress", *options)

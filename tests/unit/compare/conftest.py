@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from glmforge.adapters import LoraSettings, add_lora, save_adapter
-from glmforge.assets import asset_path
 from glmforge.export.base_print import write_base_print
 from glmforge.models import load_config, load_model, load_tokenizer, new_model
+from small_models import TINY_MODEL
 
 SMALLER = {"hidden_size": 32, "ffn_hidden_size": 64, "num_layers": 2, "num_attention_heads": 2,
            "kv_channels": 16, "multi_query_group_num": 1, "tie_word_embeddings": False}  # fmt: skip
@@ -19,7 +19,7 @@ SMALLER = {"hidden_size": 32, "ffn_hidden_size": 64, "num_layers": 2, "num_atten
 
 def write_model(directory: Path, seed: int) -> Path:
     """A model directory with the demo's vocabulary and random weights."""
-    demo = asset_path("demo/model")
+    demo = TINY_MODEL
     directory.mkdir(parents=True)
     for name in ("tokenizer.model", "tokenizer_config.json"):
         (directory / name).write_bytes((demo / name).read_bytes())

@@ -9,6 +9,7 @@ from glmforge.cli import main
 from glmforge.compare.runs import compare_runs, comparison_lines
 from glmforge.config import config_from_mapping
 from glmforge.errors import CheckpointError
+from small_models import TINY_MODEL
 
 STEPS = 4
 
@@ -18,7 +19,7 @@ def run(directory, rows=None, *, hash_="h", **training):
     directory.mkdir()
     config = config_from_mapping(
         {
-            "model": {"model_name_or_path": str(asset_path("demo/model"))},
+            "model": {"model_name_or_path": str(TINY_MODEL)},
             "data": {"train": str(asset_path("demo/train.jsonl"))},
             "training": {"output_dir": str(directory), **training},
         }

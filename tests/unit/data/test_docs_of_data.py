@@ -6,10 +6,10 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from glmforge.assets import asset_path
 from glmforge.cli.main import app
 from glmforge.data import Example, encode_rows
 from glmforge.data.preview import Pieces
+from small_models import TINY_MODEL
 
 TALK = [
     {"role": "user", "content": "你好"},
@@ -97,7 +97,7 @@ def bytes_shown(tokenizer, ids, labels):
 
 def test_every_command_and_program_of_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    model = str(asset_path("demo/model"))
+    model = str(TINY_MODEL)
     (tmp_path / "run.yaml").write_text(
         f"model: {{model_name_or_path: {model}}}\n"
         "data: {train: train.jsonl, max_length: 512}\ntraining: {output_dir: out}\n",

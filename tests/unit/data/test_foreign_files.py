@@ -111,7 +111,6 @@ def test_half_of_an_unknown_pair_is_never_taken_for_text(tmp_path, value):
     [
         {"text": "t", "source": "wiki", "label": "good", "answer": None},
         {"response": "t", "id": "3", "url": "u", "question": ""},
-        {"text": "t", "prompt": "what it was made with"},
     ],
 )
 def test_side_columns_of_a_text_have_no_effect(tmp_path, value):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from glmforge.assets import asset_path
 from glmforge.cli.data import app
 from glmforge.data import Conversation, Example, Problem, build_examples, collate, encode_rows
 from glmforge.data import read_conversations as read
@@ -15,6 +14,7 @@ from glmforge.data.preparing import PrepareSettings, prepare
 from glmforge.data.sources import ReadOptions, iterate, load_examples
 from glmforge.errors import DataError
 from glmforge.models import load_config, new_model
+from small_models import TINY_MODEL
 
 FAMILIES = ["chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b-chat"]
 WITH_ROLES = FAMILIES[2:]
@@ -139,7 +139,7 @@ def test_d08_a_forced_row_without_a_label_has_a_finite_loss(case):
     ids = np.arange(8, dtype=np.int32) + 300
     row = Example(input_ids=ids, labels=np.full(8, -100, np.int32), source="train.jsonl:1")
     batch = collate([[row]], packed=False)
-    model = new_model(load_config(asset_path("demo/model")))
+    model = new_model(load_config(TINY_MODEL))
     for divisor in (batch.trained_tokens, 1, 5):
         loss = model(**batch.model_inputs(), num_items_in_batch=divisor).loss
         assert torch.isfinite(loss)

@@ -8,11 +8,10 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from glmforge.assets import asset_path
 from glmforge.errors import AdapterError, ExportError
 from glmforge.export import export
 from glmforge.models import load_config, new_model
-from small_models import save_with_tokenizer, write_random_adapter
+from small_models import TINY_MODEL, save_with_tokenizer, write_random_adapter
 
 pytestmark = pytest.mark.usefixtures("warm_proofs")
 IDS = torch.tensor([[5, 6, 7, 8, 9, 300, 301]])
@@ -22,7 +21,7 @@ IDS = torch.tensor([[5, 6, 7, 8, 9, 300, 301]])
 def base(tmp_path_factory):
     directory = tmp_path_factory.mktemp("export") / "base"
     torch.manual_seed(0)
-    return save_with_tokenizer(new_model(load_config(asset_path("demo/model"))), directory)
+    return save_with_tokenizer(new_model(load_config(TINY_MODEL)), directory)
 
 
 @pytest.fixture(scope="module")

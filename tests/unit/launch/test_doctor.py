@@ -20,6 +20,7 @@ from glmforge.launch.preflight import (
     machine_checks,
     version_checks,
 )
+from small_models import TINY_MODEL
 
 
 def verdicts(checks: object) -> dict[str, str]:
@@ -212,7 +213,7 @@ def demo_config(tmp_path: Path, train: Path) -> Path:
         json.dumps(
             {
                 "model": {
-                    "model_name_or_path": str(asset_path("demo") / "model"),
+                    "model_name_or_path": str(TINY_MODEL),
                     "from_scratch": True,
                 },
                 "method": "full",
@@ -287,7 +288,7 @@ def test_a_config_that_offloads_to_a_disk_fails_where_async_io_cannot_be_built(
     """And one that does not is not asked."""
     monkeypatch.setattr("glmforge.distributed.zero.async_io_problem", lambda: "no libaio")
     text = (
-        f"model: {{model_name_or_path: {asset_path('demo/model')}, from_scratch: true}}\n"
+        f"model: {{model_name_or_path: {TINY_MODEL}, from_scratch: true}}\n"
         f"method: full\ndata: {{train: {asset_path('demo/train.jsonl')}}}\n"
         f"training: {{output_dir: {tmp_path / 'run'}}}\n"
     )

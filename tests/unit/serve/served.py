@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import torch
 
 from glmforge.adapters import LoraSettings, add_lora
-from glmforge.assets import asset_path
 from glmforge.models import load_tokenizer
 from glmforge.serve.opening import OpenModels
-from small_models import ONE_LAYER, write_small_model
+from small_models import ONE_LAYER, TINY_MODEL, write_small_model
 
 POSITIONS = 96
 
@@ -44,7 +43,7 @@ class Scripted(torch.nn.Module):
         self.place = torch.nn.Parameter(torch.zeros(1))
         self.config = SimpleNamespace(family="chatglm3", max_position_embeddings=4096)
         self.generation_config = SimpleNamespace(eos_token_id=None)
-        self.tokenizer = load_tokenizer(asset_path("demo/model"))
+        self.tokenizer = load_tokenizer(TINY_MODEL)
         self.answers = list(answers)
         self.prompts = []
         self.options = []

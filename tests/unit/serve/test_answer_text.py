@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from glmforge.assets import asset_path
 from glmforge.models import load_tokenizer
 from glmforge.models.stock_tokenizer import stock_tokenizer
 from glmforge.serve.answer_text import AnswerText, TokenText
 from glmforge.tool_calls import ToolCall
+from small_models import TINY_MODEL
 
 TEXT = "你好，世界！😀👩‍🚀 naïve café — 龘 𠮷野家\n\n  - code:\tx = 1\n答：тест العربية "
 FAMILIES = ["chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b-chat"]
@@ -16,7 +16,7 @@ FAMILIES = ["chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b-chat"]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return load_tokenizer(asset_path("demo/model"))
+    return load_tokenizer(TINY_MODEL)
 
 
 def pieces_of(tokenizer, ids):

@@ -9,13 +9,14 @@ from glmforge.config import config_from_mapping
 from glmforge.train.best import early_end_line, note_evaluation, note_step
 from glmforge.train.metrics import StepRecord
 from glmforge.train.state import Progress
+from small_models import TINY_MODEL
 
 
 def config(**training):
     data = str(asset_path("demo/validation.jsonl"))
     return config_from_mapping(
         {
-            "model": {"model_name_or_path": str(asset_path("demo/model"))},
+            "model": {"model_name_or_path": str(TINY_MODEL)},
             "data": {"train": data, "validation": data},
             "training": {"output_dir": "run", **training},
         }
@@ -98,7 +99,7 @@ def no_evaluation(**training):
     data = str(asset_path("demo/train.jsonl"))
     return config_from_mapping(
         {
-            "model": {"model_name_or_path": str(asset_path("demo/model"))},
+            "model": {"model_name_or_path": str(TINY_MODEL)},
             "data": {"train": data},
             "training": {"output_dir": "run", **training},
         }

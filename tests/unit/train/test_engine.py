@@ -7,7 +7,6 @@ import torch
 from peft.optimizers import create_loraplus_optimizer
 
 from glmforge.adapters import LoraSettings, add_lora
-from glmforge.assets import asset_path
 from glmforge.errors import ConfigError
 from glmforge.models import load_config, new_model
 from glmforge.train.engine import (
@@ -17,6 +16,7 @@ from glmforge.train.engine import (
     parameter_groups,
     set_learning_rate,
 )
+from small_models import TINY_MODEL
 
 
 def settings(**changes):
@@ -26,7 +26,7 @@ def settings(**changes):
 
 def model(**lora):
     torch.manual_seed(0)
-    plain = new_model(load_config(asset_path("demo/model")))
+    plain = new_model(load_config(TINY_MODEL))
     if not lora:
         return plain
     wanted = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": ("dense",), **lora}

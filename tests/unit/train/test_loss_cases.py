@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from glmforge.assets import asset_path
 from glmforge.data import build_examples, eval_batches, read_conversations, unpacked
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.env import World
@@ -13,6 +12,7 @@ from glmforge.models import load_config, load_tokenizer, new_model
 from glmforge.models.generation import answer
 from glmforge.models.head import LanguageHead, mean_cross_entropy, next_token_targets
 from glmforge.train.evaluate import evaluate
+from small_models import TINY_MODEL
 
 
 def case(shared, name):
@@ -36,7 +36,7 @@ def test_labels_are_shifted_once(shared):
 
 def test_evaluation_looks_at_the_last_turn_where_training_does(shared):
     """Case L04: one span, its stop token included; the loss of the record is that span's."""
-    tokenizer = load_tokenizer(asset_path("demo/model"))
+    tokenizer = load_tokenizer(TINY_MODEL)
     conversations = read_conversations(shared / "cases/L04/train.jsonl")
     (example,) = build_examples(
         conversations, tokenizer, max_length=512, labels="last_turn"
@@ -47,7 +47,7 @@ def test_evaluation_looks_at_the_last_turn_where_training_does(shared):
     assert tokenizer.decode(span[:-1]).strip() == "不客气"
     assert span[-1] == tokenizer.convert_tokens_to_ids("</s>")
     torch.manual_seed(0)
-    model = new_model(load_config(asset_path("demo/model"))).eval()
+    model = new_model(load_config(TINY_MODEL)).eval()
     batches = eval_batches([example], unpacked(1), rank=0, world_size=1, micro_batch=1)
     found = evaluate(model, batches, Ranks(world=World(), device=torch.device("cpu")))
     ids = torch.from_numpy(example.input_ids.astype("int64"))[None]
@@ -61,12 +61,12 @@ def test_evaluation_looks_at_the_last_turn_where_training_does(shared):
 def test_answers_are_decoded_without_padding_or_ignored_ids(shared):
     """Case E01: what is scored is the ids before the stop, so no -100 reaches a decoder."""
     given = case(shared, "E01/ids.json")
-    tokenizer = load_tokenizer(asset_path("demo/model"))
+    tokenizer = load_tokenizer(TINY_MODEL)
     (stop,) = tokenizer.convert_tokens_to_ids(["<|user|>"])
 
     class Fixed(torch.nn.Module):
         generation_config = type("Config", (), {"eos_token_id": None})()
-        config = new_model(load_config(asset_path("demo/model"))).config
+        config = new_model(load_config(TINY_MODEL)).config
 
         def __init__(self, row):
             super().__init__()

@@ -26,6 +26,7 @@ from glmforge.train.out_of_memory import (
     remedies,
 )
 from glmforge.train.phases import place_of_error
+from small_models import TINY_MODEL
 
 CPU = torch.device("cpu")
 ALONE = Ranks(world=World(), device=CPU)
@@ -35,7 +36,7 @@ def config(training=None, **sections):
     data = str(asset_path("demo/train.jsonl"))
     return config_from_mapping(
         {
-            "model": {"model_name_or_path": str(asset_path("demo/model"))},
+            "model": {"model_name_or_path": str(TINY_MODEL)},
             "data": {"train": data, "validation": data, "max_length": 512},
             "training": {"output_dir": "run", **(training or {})},
             **sections,

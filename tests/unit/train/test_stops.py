@@ -10,11 +10,12 @@ from glmforge.data import Example, build_examples, read_conversations
 from glmforge.errors import ModelError
 from glmforge.models import load_tokenizer
 from glmforge.train.stops import check_stop_ids
+from small_models import TINY_MODEL
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return load_tokenizer(asset_path("demo/model"))
+    return load_tokenizer(TINY_MODEL)
 
 
 def directory(tmp_path, generation_config):
@@ -82,8 +83,8 @@ def test_every_trained_row_of_dialogues_ends_with_a_stop_id(tokenizer, tmp_path)
     """And a row that does not is counted."""
     conversations = read_conversations(asset_path("demo/validation.jsonl"))
     examples = list(build_examples(conversations, tokenizer, max_length=256).examples)
-    assert check_stop_ids(asset_path("demo/model"), tokenizer, examples) == []
+    assert check_stop_ids(TINY_MODEL, tokenizer, examples) == []
     ids = np.array([5, 6, 7], dtype=np.int32)
     endless = Example(input_ids=ids, labels=ids, source="a:1")
-    (note,) = check_stop_ids(asset_path("demo/model"), tokenizer, [*examples[:4], endless])
+    (note,) = check_stop_ids(TINY_MODEL, tokenizer, [*examples[:4], endless])
     assert note.startswith("1 of the first 5 training rows do not end with a stop token")

@@ -11,6 +11,7 @@ from glmforge.config import config_from_mapping
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.env import World
 from glmforge.train.metrics import StepRecord, open_recorder
+from small_models import TINY_MODEL
 
 LAST = 8
 
@@ -24,7 +25,7 @@ def recorder(tmp_path):
     data = str(asset_path("demo/train.jsonl"))
     config = config_from_mapping(
         {
-            "model": {"model_name_or_path": str(asset_path("demo/model"))},
+            "model": {"model_name_or_path": str(TINY_MODEL)},
             "data": {"train": data},
             "training": {"output_dir": str(tmp_path), "logging_steps": 2},
         }

@@ -15,6 +15,7 @@ from glmforge.distributed.env import World
 from glmforge.errors import ConfigError, TrainingError
 from glmforge.train.methods import check_requirements
 from glmforge.train.trackers import names_of, open_trackers
+from small_models import TINY_MODEL
 
 CPU = torch.device("cpu")
 ENGINE = {"zero_optimization": {"stage": 2}}
@@ -23,7 +24,7 @@ ENGINE = {"zero_optimization": {"stage": 2}}
 def config(report_to, directory="run"):
     return config_from_mapping(
         {
-            "model": {"model_name_or_path": str(asset_path("demo/model"))},
+            "model": {"model_name_or_path": str(TINY_MODEL)},
             "data": {"train": str(asset_path("demo/train.jsonl"))},
             "training": {"output_dir": str(directory), "report_to": report_to},
         }

@@ -12,6 +12,7 @@ from glmforge.assets import asset_path
 from glmforge.config import config_from_mapping
 from glmforge.errors import ConfigError
 from glmforge.train.methods import check_requirements, check_schedule
+from small_models import TINY_MODEL
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -20,7 +21,7 @@ def config(tmp_path, method="lora", sections=None, **training):
     return config_from_mapping(
         {
             **(sections or {}),
-            "model": {"model_name_or_path": str(asset_path("demo/model"))},
+            "model": {"model_name_or_path": str(TINY_MODEL)},
             "method": method,
             "data": {"train": str(asset_path("demo/validation.jsonl")), "max_length": 256},
             "training": {"output_dir": str(tmp_path / "run"), **training},
