@@ -14,9 +14,7 @@ import torch
 import torch.distributed as dist
 
 import glmforge
-from glmforge.assets import asset_path
 from glmforge.models import load_config, load_tokenizer, new_model
-from small_models import TINY_MODEL
 
 GLOBAL_BATCH = 4
 STEPS = 5
@@ -26,7 +24,7 @@ def tiny_model(directory: Path) -> Path:
     """A random ChatGLM3-layout model with the embedded tokenizer, made once, on rank 0."""
     target = directory / "tiny"
     if dist.get_rank() == 0 and not target.exists():
-        source = TINY_MODEL
+        source = Path(__file__).resolve().parents[1] / "tiny_model"
         config = load_config(source)
         config.update(
             {
