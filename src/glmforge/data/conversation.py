@@ -58,11 +58,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """A dialogue with its tools (JSON objects, key order kept) and its ``file:line``."""
+    """A dialogue with its tools (JSON objects, key order kept) and its ``file:line``.
+
+    ``unread`` names the record's fields that no format reads.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     source: str = ""
+    unread: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_text(self) -> bool:

@@ -7,7 +7,7 @@ touching them, which is all that packing and the loader's balancing ask.
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, overload
 
 import numpy as np
@@ -19,6 +19,7 @@ from glmforge.data.rules import faults_of
 from glmforge.data.segments import IGNORED, Ids, Inexpressible, Labels, row_arrays
 from glmforge.data.templates import LABELS, nothing_trained, template_for
 from glmforge.data.truncation import POLICIES, Fitted, Limit, Truncation, fit
+from glmforge.data.unread import count_unread
 from glmforge.errors import DataError
 
 OnError = Literal["stop", "skip"]
@@ -38,7 +39,8 @@ class Example:
 class Counts:
     """What happened to the records. Rows are what training sees; records are what was read.
 
-    ``no_label_left`` counts the dropped whose questions alone fill a row.
+    ``no_label_left`` counts the dropped whose questions alone fill a row; ``unread`` counts the
+    records by their fields that were not read (``unread_line`` says them).
     """
 
     records: int = 0
@@ -54,10 +56,15 @@ class Counts:
     left_out_reasoning: int = 0
     total_tokens: int = 0
     trained_tokens: int = 0
+    unread: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: "Counts") -> None:
         """Add another part's counts to these."""
+        for name, number in other.unread.items():
+            self.unread[name] = self.unread.get(name, 0) + number
         for item in fields(self):
+            if item.name == "unread":
+                continue
             setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
     def __str__(self) -> str:
@@ -277,6 +284,7 @@ def _encode_batch(
                         limit.render(without_trailing_user(conversation)[0])
     for conversation, found in zip(batch, faults):
         counts.records += 1
+        count_unread(counts.unread, conversation.unread)
         if found:
             counts.skipped += 1
             yield [], found

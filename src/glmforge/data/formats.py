@@ -6,23 +6,24 @@ messages (roles, tool calls, content parts) are in ``shapes``. Anything that can
 text raises ``Unreadable``, which becomes a ``Problem`` with the record's ``file:line``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glmforge.data.conversation import Conversation, Message, Problem
 from glmforge.data.reading import Record, numbered
-from glmforge.data.shapes import (
-    ShapeOptions,
-    Unreadable,
-    agreed_tools,
-    read_dialogue,
-    read_messages,
-    read_text,
-    value_of,
+from glmforge.data.record_readers import (
+    BESIDE,
+    Reader,
+    is_filled,
+    list_reader,
+    pair_reader,
+    plain_reader,
+    read_instances,
+    turns_reader,
 )
-
-Reader = Callable[[Mapping[str, Any], ShapeOptions], Iterator[tuple[list[Message], Any]]]
+from glmforge.data.shapes import ShapeOptions, Unreadable, read_dialogue, value_of
+from glmforge.data.unread import competing_field, unread_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +32,15 @@ class Format:
 
     ``read`` yields (messages, tools as found) once for every dialogue of the record. ``fields``
     are those that hold the dialogue; none for text, which may repeat a dialogue in its own way.
+    ``beside`` are the others that are read; ``messages`` is the field with a list of messages.
     """
 
     name: str
     matches: Callable[[Mapping[str, Any]], bool]
     read: Reader
     fields: tuple[str, ...] = ()
+    beside: tuple[str, ...] = BESIDE
+    messages: str = ""
 
 
 def to_conversations(
@@ -65,8 +69,11 @@ def to_conversations(
         if form is None:
             raise _unknown(value)
         _refuse_two(form, value, options)
+        _refuse_competing(form, value, options)
         for place, (messages, tools) in enumerate(form.read(value, options), 1):
-            yield read_dialogue(messages, tools, numbered(record.source, place))
+            found = read_dialogue(messages, tools, numbered(record.source, place))
+            unread = unread_fields(value, (*form.fields, *form.beside), form.messages)
+            yield replace(found, unread=unread) if unread and place == 1 else found
     except Unreadable as error:
         yield Problem(source=record.source, rule=error.rule, text=error.text, advice=error.advice)
 
@@ -106,6 +113,25 @@ def _refuse_two(form: Format, value: Mapping[str, Any], options: ShapeOptions) -
                 f"the record has two dialogues, in {places}, which differ",
                 "keep one of them",
             )
+
+
+def _refuse_competing(form: Format, value: Mapping[str, Any], options: ShapeOptions) -> None:
+    """Refuse a question or an answer that would not be trained, unless the user chose columns.
+
+    Raises:
+        Unreadable: there is one.
+    """
+    if form.messages or options.columns:
+        return
+    read = (*form.fields, *form.beside)
+    name = competing_field(value, read, text=not form.fields)
+    if name:
+        raise Unreadable(
+            "competing-field",
+            f"the record is read as {form.name}, which leaves out the text of its field {name!r}",
+            "join them into one field, remove one, or name what is to be read with data.columns, "
+            "such as response=response",
+        )
 
 
 def _said(form: Format, value: Mapping[str, Any], options: ShapeOptions) -> list[list[Message]]:
@@ -160,126 +186,11 @@ def _has(*names: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda value: all(name in value for name in names)
 
 
-def _read_list(name: str) -> Reader:
-    def read(
-        value: Mapping[str, Any], options: ShapeOptions
-    ) -> Iterator[tuple[list[Message], Any]]:
-        messages = read_messages(value[name], name, options)
-        yield _with_system(_system(value, options), messages), _record_tools(value, value[name])
-
-    return read
-
-
-def _system(value: Mapping[str, Any], options: ShapeOptions) -> list[Message]:
-    """The record's own system text as a message; none where the field is missing or empty."""
-    if value.get("system") is None or value["system"] == "":
-        return []
-    return [Message(role="system", content=read_text(value, "system", options))]
-
-
-def _with_system(system: list[Message], messages: list[Message]) -> list[Message]:
-    """The record's system text first; the messages may begin with the same one."""
-    if not system or not messages or messages[0].role != "system":
-        return [*system, *messages]
-    if messages[0].content not in ("", system[0].content):
-        raise Unreadable(
-            "two-systems",
-            "the record has a system text, and its messages begin with another one",
-            "keep one of them",
-        )
-    return [*system, *messages[1:]]
-
-
-def _record_tools(value: Mapping[str, Any], messages: Sequence[Any]) -> Any:
-    """Tools of the record, or of the system message (where ChatGLM3 and GLM-4 put them)."""
-    carried = [message.get("tools") for message in messages if isinstance(message, dict)]
-    return agreed_tools([value.get("tools"), *carried])
-
-
-def _pair_reader(question: Sequence[str], answer: str) -> Reader:
-    """Reader of question/answer records with optional ``system`` and ``history``."""
-
-    def read(
-        value: Mapping[str, Any], options: ShapeOptions
-    ) -> Iterator[tuple[list[Message], Any]]:
-        messages = _system(value, options)
-        for old_question, old_answer in _history(value.get("history")):
-            messages.append(Message(role="user", content=old_question))
-            messages.append(Message(role="assistant", content=old_answer))
-        parts = [read_text(value, name, options) for name in question if _filled(value, name)]
-        messages.append(Message(role="user", content="\n".join(parts)))
-        messages.append(Message(role="assistant", content=read_text(value, answer, options)))
-        yield messages, value.get("tools")
-
-    return read
-
-
-def _filled(value: Mapping[str, Any], name: str) -> bool:
-    return name in value and value[name] not in ("", None)
-
-
-def _history(history: Any) -> Iterator[tuple[str, str]]:
-    if history in (None, "", []):
-        return
-    if not isinstance(history, list):
-        raise Unreadable(
-            "bad-history", "history is not a list", "write it as [[question, answer], ...]"
-        )
-    for number, pair in enumerate(history, 1):
-        texts = isinstance(pair, list) and len(pair) == 2 and all(isinstance(x, str) for x in pair)
-        if not texts:
-            raise Unreadable(
-                "bad-history",
-                f"history entry {number} is no pair of texts",
-                "write it as [question, answer]",
-            )
-        yield pair[0], pair[1]
-
-
-def _read_turns(name: str) -> Reader:
-    """Reader of ``[{"human": ..., "assistant": ...}, ...]``."""
-
-    def read(
-        value: Mapping[str, Any], options: ShapeOptions
-    ) -> Iterator[tuple[list[Message], Any]]:
-        messages = _system(value, options)
-        for turn in value[name]:
-            messages.append(Message(role="user", content=read_text(turn, "human", options)))
-            messages.append(
-                Message(role="assistant", content=read_text(turn, "assistant", options))
-            )
-        yield messages, value.get("tools")
-
-    return read
-
-
 def _is_turns(value: Mapping[str, Any]) -> bool:
     turns = value.get("conversation")
     return isinstance(turns, list) and all(
         isinstance(turn, dict) and "human" in turn and "assistant" in turn for turn in turns
     )
-
-
-def _read_instances(
-    value: Mapping[str, Any], options: ShapeOptions
-) -> Iterator[tuple[list[Message], Any]]:
-    """Seed tasks: one instruction with a list of input/output pairs, a dialogue each."""
-    for instance in value["instances"]:
-        if not isinstance(instance, dict):
-            raise Unreadable("bad-instance", "an instance is no object", "write input and output")
-        pair = {**instance, "instruction": value["instruction"]}
-        yield from _pair_reader(("instruction", "input"), "output")(pair, options)
-
-
-def _read_plain(name: str) -> Reader:
-    """Reader of text for continued pretraining."""
-
-    def read(
-        value: Mapping[str, Any], options: ShapeOptions
-    ) -> Iterator[tuple[list[Message], Any]]:
-        yield [Message(role="text", content=read_text(value, name, options))], None
-
-    return read
 
 
 # Fields that make a question, or an answer, of what could else be text for pretraining.
@@ -298,7 +209,7 @@ def _is_text(name: str, others: frozenset[str]) -> Callable[[Mapping[str, Any]],
 
     def matches(value: Mapping[str, Any]) -> bool:
         return name in value and not any(
-            str(key).lower() in others and key != name and _filled(value, key) for key in value
+            str(key).lower() in others and key != name and is_filled(value, key) for key in value
         )
 
     return matches
@@ -315,62 +226,76 @@ FORMATS: tuple[Format, ...] = (
     Format(
         name="messages",
         matches=_has("messages"),
-        read=_read_list("messages"),
+        read=list_reader("messages"),
         fields=("messages",),
+        messages="messages",
     ),
     Format(
         name="conversations",
         matches=_has("conversations"),
-        read=_read_list("conversations"),
+        read=list_reader("conversations"),
         fields=("conversations",),
+        messages="conversations",
     ),
     Format(
         name="human/assistant turns",
         matches=_is_turns,
-        read=_read_turns("conversation"),
+        read=turns_reader("conversation"),
         fields=("conversation",),
     ),
     Format(
         name="seed tasks",
         matches=_has_instances,
-        read=_read_instances,
+        read=read_instances,
         fields=("instances",),
+        beside=("instruction", *BESIDE),
     ),
     Format(
         name="instruction/output",
         matches=_has("instruction", "output"),
-        read=_pair_reader(("instruction", "input"), "output"),
+        read=pair_reader(("instruction", "input"), "output"),
         fields=("instruction", "output"),
+        beside=("input", "history", *BESIDE),
     ),
     Format(
         name="content/summary",
         matches=_has("content", "summary"),
-        read=_pair_reader(("content",), "summary"),
+        read=pair_reader(("content",), "summary"),
         fields=("content", "summary"),
+        beside=("history", *BESIDE),
     ),
     Format(
         name="prompt/response",
         matches=_has("prompt", "response"),
-        read=_pair_reader(("prompt",), "response"),
+        read=pair_reader(("prompt",), "response"),
         fields=("prompt", "response"),
+        beside=("history", *BESIDE),
     ),
     Format(
         name="query/response",
         matches=_has("query", "response"),
-        read=_pair_reader(("query",), "response"),
+        read=pair_reader(("query",), "response"),
         fields=("query", "response"),
+        beside=("history", *BESIDE),
     ),
     Format(
         name="question/std_answer",
         matches=_has("question", "std_answer"),
-        read=_pair_reader(("question",), "std_answer"),
+        read=pair_reader(("question",), "std_answer"),
         fields=("question", "std_answer"),
+        beside=("history", *BESIDE),
     ),
-    Format(name="text", matches=_is_text("text", _ANSWERS), read=_read_plain("text")),
+    Format(
+        name="text",
+        matches=_is_text("text", _ANSWERS),
+        read=plain_reader("text"),
+        beside=("text",),
+    ),
     Format(
         name="response alone",
         matches=_is_text("response", _QUESTIONS),
-        read=_read_plain("response"),
+        read=plain_reader("response"),
+        beside=("response",),
     ),
 )
 

@@ -23,6 +23,7 @@ from glmforge.data.similarity import Cluster, opening_of, pattern_of, topics
 from glmforge.data.tallies import Frequent, Longest, Sample
 from glmforge.data.token_figures import Tokens, measure
 from glmforge.data.truncation import Truncation
+from glmforge.data.unread import count_unread
 
 Severity = Literal["blocks", "fix", "note"]
 KEPT_PROBLEMS = 10_000
@@ -36,6 +37,7 @@ class Report:
 
     ``rules`` counts records by the rules they break; ``problems`` holds the first of them in full.
     ``topics`` are of ``topic_texts`` questions, an even choice where there are many.
+    ``unread`` counts records by their fields that were not read.
     """
 
     records: int
@@ -58,6 +60,7 @@ class Report:
     tokens: Tokens | None = None
     problems: tuple[Problem, ...] = field(default=(), repr=False)
     more_problems: int = 0
+    unread: dict[str, int] = field(default_factory=dict)
 
 
 def examine(
@@ -93,6 +96,7 @@ def examine(
                          labels=labels, truncation=truncation)  # fmt: skip
         tokens.counts.records += look.faulty
         tokens.counts.skipped += look.faulty
+        tokens.counts.unread = look.unread  # those over the limit were rendered twice
     for item in validation:
         if isinstance(item, Conversation):
             look.copies.add_held_out(item)
@@ -104,6 +108,7 @@ class _Look:
 
     def __init__(self) -> None:
         self.copies = Copies()
+        self.unread: dict[str, int] = {}
         self.faulty = 0  # records with an error of reading or of the rules
         self._records = self._dialogues = 0
         self._rules: Counter[str] = Counter()
@@ -146,6 +151,7 @@ class _Look:
     def _take(self, conversation: Conversation) -> None:
         self._dialogues += 1
         self.copies.add(conversation)
+        count_unread(self.unread, conversation.unread)
         question = next((m.content for m in conversation.messages if m.role == "user"), None)
         if question is not None:
             self._openings.add(opening_of(question), question)
@@ -185,4 +191,5 @@ class _Look:
             tokens=tokens,
             problems=tuple(self._problems),
             more_problems=self._more_problems,
+            unread=self.unread,
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from glmforge.data.conversation import shown
 from glmforge.data.quality import KEPT_PROBLEMS, Report
+from glmforge.data.unread import unread_line
 from glmforge.data.verdict import blocks, findings
 
 _BAR = 40  # characters of the longest bar
@@ -26,6 +27,8 @@ def report_lines(report: Report, *, problems: int = 20) -> list[str]:
         f"{report.records:,} records, {report.turns:.1f} answers each (mean), "
         f"median answer {report.median_answer:,} characters"
     ]
+    if report.unread:
+        lines.append(unread_line(report.unread))
     tokens = report.tokens
     if tokens is not None:
         lines.append(str(tokens.counts).replace("\n", "; "))

@@ -31,6 +31,7 @@ from glmforge.data.prepared import PreparedSet
 from glmforge.data.preparing import PrepareSettings, prepare
 from glmforge.data.selection import Joined
 from glmforge.data.splitting import Split, hold_out, mix
+from glmforge.data.unread import unread_line
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.env import World
 from glmforge.errors import ConfigError, DataError
@@ -191,6 +192,8 @@ def prepare_sets(
             for one in found:
                 counts.add(one.counts)
             say(f"{part}: {counts}")
+            if counts.unread:
+                say(f"{part}: {unread_line(counts.unread)}")
     return sets
 
 

@@ -1,0 +1,96 @@
+"""Fields of a record that no format reads: refused where they compete, counted where they do not.
+
+A second question or another answer under a name of its own would be lost without a word: that is a
+problem. Everything else (images, ids, scores, a mark where it has no meaning) is counted by name,
+and one line tells of it before training.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+_QUESTIONS = frozenset(
+    "prompt query instruction instructions question questions input inputs problem context 问题 "
+    "提问 指令 输入".split()
+)
+_ANSWERS = frozenset(
+    "answer answers response responses output outputs completion reply 回答 答案 回复 输出".split()
+)
+_MARKS = frozenset(("train", "loss", "loss_weight", "weight"))
+_OF_MESSAGES = _MARKS | frozenset(
+    "role from content value tool_calls function_call metadata tools reasoning_content "
+    "tool_call_id".split()
+)
+_OF_RESULTS = _OF_MESSAGES | frozenset(("name", "parameters", "observation"))
+_RESULTS = ("tool", "function", "observation")
+_KEPT_NAMES = 200  # names that are counted; a file may have a new one in each record
+_SHOWN_NAMES = 8
+
+
+def unread_fields(
+    value: Mapping[str, Any], read: Collection[str], messages: str = ""
+) -> tuple[str, ...]:
+    """Name the filled fields of a record that are not read.
+
+    Args:
+        value: the record.
+        read: its fields that are.
+        messages: the field with a list of messages, whose fields are looked at too.
+    """
+    found = [str(key) for key in value if key not in read and value[key] not in _NOTHING]
+    if messages:
+        of_messages = dict.fromkeys(_of_messages(value[messages]))
+        found += [f"{messages}[].{name}" for name in of_messages]
+    return tuple(found)
+
+
+def _of_messages(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for message in messages:
+        role = message.get("role", message.get("from"))
+        result = role in _RESULTS
+        for key in message.keys() - (_OF_RESULTS if result else _OF_MESSAGES):
+            if message[key] not in _NOTHING:
+                yield str(key)
+        if role in ("user", "human", "system") or result:
+            for key in _MARKS & message.keys():
+                if message[key] is not None:
+                    yield f"{key} ({role})"
+
+
+def competing_field(value: Mapping[str, Any], read: Collection[str], *, text: bool) -> str:
+    """Find a question or an answer beside those that are read; empty where there is none.
+
+    Args:
+        value: the record.
+        read: its fields that are read.
+        text: whether the record is read as text, so that ``text`` competes too.
+    """
+    said = {value[name].strip() for name in read if isinstance(value.get(name), str)}
+    for key, item in value.items():
+        name = str(key).lower()
+        competes = name in _QUESTIONS or name in _ANSWERS or (text and name == "text")
+        if (
+            competes
+            and key not in read
+            and isinstance(item, str)
+            and item.strip() not in {"", *said}
+        ):
+            return str(key)
+    return ""
+
+
+def count_unread(counts: dict[str, int], names: Iterable[str]) -> None:
+    """Add the names of one record to the counts."""
+    for name in names:
+        if name in counts or len(counts) < _KEPT_NAMES:
+            counts[name] = counts.get(name, 0) + 1
+
+
+def unread_line(counts: Mapping[str, int]) -> str:
+    """Say which fields were not read, in how many records each; empty where there are none."""
+    if not counts:
+        return ""
+    most = sorted(counts.items(), key=lambda item: -item[1])
+    said = ", ".join(f"{name} × {number:,}" for name, number in most[:_SHOWN_NAMES])
+    more = f" and {len(most) - _SHOWN_NAMES} more" if len(most) > _SHOWN_NAMES else ""
+    return f"fields not read: {said}{more}"
