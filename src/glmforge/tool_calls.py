@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 TOOL_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_ESCAPE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\[^u]"
+)
 _BLOCK = re.compile(r"^```(?:python)?\s*\n(.*?)\n?```$", re.DOTALL)
 
 
@@ -62,8 +65,20 @@ def read_call(call: Any) -> ToolCall:
 
 
 def json_call(arguments: str) -> str:
-    """Return the content of a call in GLM-4's words: its arguments as JSON."""
-    return arguments
+    r"""Return the content of a call in GLM-4's words: its arguments as JSON.
+
+    They stay as they are, but characters that a writer of plain ASCII escaped (``\u676d``): the
+    model writes them itself.
+    """
+    return _ESCAPE.sub(_unescaped, arguments) if "\\u" in arguments else arguments
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    if not escape.group().startswith("\\u"):
+        return escape.group()
+    character = str(json.loads(f'"{escape.group()}"'))
+    keeps = character < "\x80" or "\ud800" <= character <= "\udfff"
+    return escape.group() if keeps else character
 
 
 def python_call(arguments: str) -> str:

@@ -5,7 +5,8 @@ that training on the set would be a mistake. `prepare` makes a run's prepared se
 needs no GPU. The work is in `glmforge.data` and `glmforge.train.training_data`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from glmforge.cli.arguments import Settings
-from glmforge.errors import UsageError
+from glmforge.errors import GlmForgeError, UsageError
 
 app = typer.Typer(
     help="Check, preview and prepare training data.",
@@ -122,6 +123,20 @@ def _inputs(
     return replace(inputs, **said).within_positions(chosen=chosen)
 
 
+@contextmanager
+def _errors_as_json(wanted: bool) -> Iterator[None]:
+    """Print an error that leaves no report as JSON, where that is what a program reads."""
+    try:
+        yield
+    except GlmForgeError as error:
+        if not wanted:
+            raise
+        from glmforge.cli.output import print_json
+
+        print_json({"error": list(error.problems), "blocks": True})
+        raise typer.Exit(error.exit_code) from error
+
+
 def _columns(pairs: list[str] | None) -> dict[str, str] | None:
     if not pairs:
         return None
@@ -160,14 +175,15 @@ def check(
     from glmforge.data.verdict import blocks
 
     options = inputs.options()
-    report = examine(
-        iterate(inputs.train, options),
-        validation=iterate(inputs.validation, options),
-        tokenizer=inputs.tokenizer(),
-        max_length=inputs.max_length,
-        labels=inputs.labels,  # type: ignore[arg-type]  # checked by limit_of
-        truncation=inputs.truncation,  # type: ignore[arg-type]
-    )
+    with _errors_as_json(as_json):
+        report = examine(
+            iterate(inputs.train, replace(options, go_on=True)),
+            validation=iterate(inputs.validation, options),
+            tokenizer=inputs.tokenizer(),
+            max_length=inputs.max_length,
+            labels=inputs.labels,  # type: ignore[arg-type]  # checked by limit_of
+            truncation=inputs.truncation,  # type: ignore[arg-type]
+        )
     if as_json:
         print_json(report_values(report))
     else:

@@ -6,6 +6,7 @@ touching them, which is all that packing and the loader's balancing ask.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal, overload
@@ -13,11 +14,11 @@ from typing import Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from glmforge.data.conversation import Conversation, Problem, without_trailing_user
+from glmforge.data.conversation import Conversation, Problem
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.rules import faults_of
 from glmforge.data.segments import IGNORED, Ids, Inexpressible, Labels, row_arrays
-from glmforge.data.templates import LABELS, nothing_trained, template_for
+from glmforge.data.templates import LABELS, ended, nothing_trained, template_for
 from glmforge.data.truncation import POLICIES, Fitted, Limit, Truncation, fit
 from glmforge.data.unread import count_unread
 from glmforge.errors import DataError
@@ -189,7 +190,7 @@ def finished(
     if counts.skipped and on_error == "stop":
         raise problems_error([problem for problem in problems if problem.level == "error"])
     if not examples:
-        raise nothing_left(counts)
+        raise nothing_left(counts, problems)
     return ExampleSet(examples=ExampleList(examples), counts=counts, problems=tuple(problems))
 
 
@@ -281,7 +282,7 @@ def _encode_batch(
             for conversation, found in zip(batch, faults):
                 if not found:
                     with contextlib.suppress(Inexpressible):  # said when it is encoded
-                        limit.render(without_trailing_user(conversation)[0])
+                        limit.render(ended(conversation, limit.template, limit.labels)[0])
     for conversation, found in zip(batch, faults):
         counts.records += 1
         count_unread(counts.unread, conversation.unread)
@@ -296,9 +297,8 @@ def _encode_one(
     conversation: Conversation, limit: Limit, truncation: Truncation, counts: Counts
 ) -> tuple[list[Example], list[Problem]]:
     """Encode one checked conversation, counting what happened: its rows, or why there are none."""
-    if limit.labels != "official":
-        conversation, trailing = without_trailing_user(conversation)
-        counts.trailing_messages += trailing
+    conversation, trailing = ended(conversation, limit.template, limit.labels)
+    counts.trailing_messages += trailing
     leaves_out = limit.template.leaves_out_thinking
     counts.left_out_reasoning += sum(leaves_out(message) for message in conversation.messages)
     try:
@@ -341,14 +341,26 @@ def _too_long(source: str, fitted: Fitted, limit: Limit) -> Problem:
     )
 
 
-def nothing_left(counts: Counts, files: str = "") -> DataError:
-    """The error for a set without a single row to train on."""
+def nothing_left(counts: Counts, problems: Sequence[Problem], files: str = "") -> DataError:
+    """The error for a set without a single row to train on; most often it names one cause."""
     place = f"{files}: " if files else ""
     said = str(counts).replace("\n", "; ")
     return DataError(
-        f"{place}no trainable row is left: {said}. Look at the records with `data check`, or raise "
-        "data.max_length"
+        f"{place}no trainable row is left: {said}{_usual_cause(counts, problems)}. Look at the "
+        "records with `data check`"
     )
+
+
+def _usual_cause(counts: Counts, problems: Sequence[Problem]) -> str:
+    """The rule that most of the left out records break, with the first of them."""
+    faults = [problem for problem in problems if problem.level == "error"]
+    if counts.dropped >= max(counts.skipped, 1):
+        return ". Most are too long: raise data.max_length"
+    if not faults:
+        return ""
+    ((rule, _),) = Counter(problem.rule for problem in faults).most_common(1)
+    first = next(problem for problem in faults if problem.rule == rule)
+    return f". Most break the rule {rule}, first {first}"
 
 
 LISTED = 50

@@ -215,7 +215,7 @@ def _finish(
     if problems and on_error == "stop":
         raise problems_error(problems, total=counts.skipped)
     if not counts.rows:
-        raise nothing_left(counts, ", ".join(hashes))
+        raise nothing_left(counts, problems, ", ".join(hashes))
     manifest = {
         "format_version": FORMAT_VERSION,
         "files": [

@@ -45,8 +45,8 @@ def report_lines(report: Report, *, problems: int = 20) -> list[str]:
     chosen = f" (of {report.topic_texts:,} questions)"
     for name, found, total in (
         ("question openings", report.patterns, report.records),
-        ("topics" + chosen * (report.topic_texts < report.records), report.topics,
-         report.topic_texts),
+        ("topics" + chosen * (report.topic_texts < report.records)
+         + ", by length in characters and common words", report.topics, report.topic_texts),
     ):  # fmt: skip
         said = "; ".join(
             f"{c.name} ({c.count:,}, {c.count / total:.0%})" for c in found[:_FIRST] if c.count > 1

@@ -14,6 +14,8 @@ from glmforge.data.conversation import Finding, Message
 
 def in_call_order(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Put results in the order of their calls where ids say so; those moved are marked."""
+    if not any(message.call_id for message in messages):
+        return tuple(messages)
     ordered = list(messages)
     for calls, results in _exchanges(messages):
         found = {messages[index].call_id: messages[index] for index in results}
@@ -28,6 +30,8 @@ def in_call_order(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 def result_findings(messages: Sequence[Message]) -> Iterator[Finding]:
     """Calls without a result inside a dialogue, and results that were put in order."""
+    if not any(message.is_call for message in messages):
+        return
     moved = [str(number) for number, message in enumerate(messages, 1) if message.moved]
     if moved:
         yield (

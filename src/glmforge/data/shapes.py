@@ -26,6 +26,9 @@ ROLE_NAMES: dict[str, Role] = {
     "gpt": "assistant",
     "bot": "assistant",
     "chatglm": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
     "model": "assistant",
     "function_call": "assistant",
     "tool_call": "assistant",
@@ -232,7 +235,9 @@ def read_text(
     if not isinstance(text, str):
         advice = "write it as text"
         if isinstance(text, list):
-            advice = "this trains text only: set repair: [flatten] to join its text parts"
+            advice = "this trains text only"
+            if not options.flatten:
+                advice += ": set repair: [flatten] to join its text parts"
         raise Unreadable("not-text", f"{name} of {where} is {shown(text)}, not text", advice)
     return text
 

@@ -102,7 +102,7 @@ def topics(texts: Sequence[str]) -> list[str]:
     for text, found in zip(texts, keywords):
         known = [word for word in found if 2 <= spread[word] <= limit]
         best = sorted(known, key=lambda word: (-spread[word], word))[:2]
-        names.append(f"{_length_class(len(text))} {' '.join(sorted(best)) or '(none)'}")
+        names.append(f"{_length_class(len(text))} {' '.join(sorted(best)) or 'no common word'}")
     return names
 
 

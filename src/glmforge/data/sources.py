@@ -67,12 +67,14 @@ __all__ = [
 class ReadOptions:
     """How files are read: ``columns`` maps our field names to the file's, ``repairs`` names
     the repairs of ``rules.REPAIRS`` that are allowed, ``beside`` other paths of the same run, from
-    whose file names those that are read must differ in reports.
+    whose file names those that are read must differ in reports. ``go_on`` makes a file that cannot
+    be read at all a problem among others instead of an error.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     repairs: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    go_on: bool = False
 
     def check(self) -> None:
         """Refuse unknown repairs, and columns mapped to no field of ours or to two.
@@ -219,11 +221,23 @@ def convert(
 
 
 def read_records(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
-    """The records of one file; a damaged file ends in a problem."""
+    """The records of one file; a damaged file ends in a problem.
+
+    Raises:
+        DataError: it cannot be read at all, unless ``options.go_on``.
+    """
     try:
         yield from _reader_of(file, options)
     except DAMAGE as error:
         yield damaged(file, error)
+    except DataError as error:
+        if not options.go_on:
+            raise
+        for problem in error.problems:
+            what, _, advice = problem.removeprefix(str(file)).partition(": ")[2].partition("; ")
+            yield Problem(
+                source=str(file), rule="unreadable-file", text=what or problem, advice=advice
+            )
 
 
 def _reader_of(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:

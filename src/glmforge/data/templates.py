@@ -111,6 +111,18 @@ def render(conversation: Conversation, template: Template, labels: Labels) -> li
     return [row for row in rows if any(segment.trained for segment in row)]
 
 
+def ended(
+    conversation: Conversation, template: Template, labels: Labels
+) -> tuple[Conversation, int]:
+    """The dialogue without the messages at its end that nobody answers, and their number.
+
+    Official code keeps them where a dialogue is one row.
+    """
+    if labels == "official" and not template.one_row_per_turn:
+        return conversation, 0
+    return without_trailing_user(conversation)
+
+
 def nothing_trained(labels: Labels) -> Inexpressible:
     """The error for a dialogue of which these labels train no token."""
     return Inexpressible(
@@ -146,9 +158,9 @@ def encode_rows(
     conversation = conversation_of(messages, tools)
     if faults := faults_of(conversation):
         raise DataError([str(fault) for fault in faults])
-    if labels != "official":
-        conversation, _ = without_trailing_user(conversation)
-    rows = render(conversation, template_for(tokenizer), labels)
+    template = template_for(tokenizer)
+    conversation, _ = ended(conversation, template, labels)
+    rows = render(conversation, template, labels)
     if not rows:
         raise nothing_trained(labels)
     arrays = [row_arrays(row) for row in rows]

@@ -21,6 +21,7 @@ _OF_MESSAGES = _MARKS | frozenset(
     "role from content value tool_calls function_call metadata tools reasoning_content "
     "tool_call_id".split()
 )
+_PLAIN = frozenset(("role", "content", "from", "value"))  # what most messages have
 _OF_RESULTS = _OF_MESSAGES | frozenset(("name", "parameters", "observation"))
 _RESULTS = ("tool", "function", "observation")
 _KEPT_NAMES = 200  # names that are counted; a file may have a new one in each record
@@ -46,6 +47,8 @@ def unread_fields(
 
 def _of_messages(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for message in messages:
+        if _PLAIN.issuperset(message):
+            continue
         role = message.get("role", message.get("from"))
         result = role in _RESULTS
         for key in message.keys() - (_OF_RESULTS if result else _OF_MESSAGES):

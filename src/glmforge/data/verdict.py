@@ -128,8 +128,13 @@ def _token_findings(report: Report) -> Iterator[Finding]:
         return
     total = max(report.records, 1)
     if report.records and not tokens.counts.rows:
-        yield Finding(severity="blocks", share=1.0, text="no trainable row is left",
-                      advice="raise max_length or fix the records")  # fmt: skip
+        causes = [
+            rule for rule in report.rules if rule == "too-long" or report.levels[rule] == "error"
+        ]
+        cause = f": the rule that most records break is {causes[0]}" if causes else ""
+        long = "too-long" in causes[:1]
+        yield Finding(severity="blocks", share=1.0, text=f"no trainable row is left{cause}",
+                      advice="raise max_length" if long else "fix the records")  # fmt: skip
     if tokens.overlong:
         share = tokens.overlong / total
         done = str(tokens.counts).rpartition("\n")[2]

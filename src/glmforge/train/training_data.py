@@ -204,10 +204,12 @@ def prepare_alone(config: RunConfig, *, rebuild: bool = True) -> list[Path]:
     is false.
 
     Raises:
-        ConfigError: a path that does not exist, or rows longer than the model's positions.
+        ConfigError: a path that does not exist, rows longer than the model's positions, or packing
+            that its family cannot.
         DataError: files or records that break a rule.
     """
     check_max_length(config, load_config(config.model.model_name_or_path))
+    is_packed(config, lambda line: None)
     tokenizer = load_tokenizer(config.model.model_name_or_path)
     alone = Ranks(world=World(), device=torch.device("cpu"))
     sets = prepare_sets(config, tokenizer, alone, stderr_line, rebuild=rebuild)

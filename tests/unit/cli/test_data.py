@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from glmforge.cli.data import app
-from glmforge.errors import DataError, UsageError
+from glmforge.errors import ConfigError, DataError, UsageError
 
 LINE = '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": "%s"}]}'
 
@@ -158,3 +158,39 @@ def test_prepare_makes_the_sets_of_a_run_and_prints_where(config, tmp_path):
     again = run("prepare", config, "data.max_length=64", "--quiet")
     assert again.stdout == ""
     assert len(list(place.iterdir())) == 1
+
+
+def test_an_input_that_leaves_no_report_is_json_too(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for path, words in ((tmp_path / "no.jsonl", "no such file"), (tmp_path / "empty", "no file")):
+        result = run("check", path, "--json")
+        assert result.exit_code == 1
+        values = json.loads(result.output)
+        assert words in values["error"][0]
+        assert values["blocks"] is True
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_the_report_of_the_others(good, tmp_path):
+    (tmp_path / "a.jsonl").write_text("问", encoding="utf-16")
+    for paths, records in (([tmp_path], 4), ([tmp_path / "a.jsonl"], 1)):
+        result = run("check", *paths, "--json")
+        assert result.exit_code == 1
+        values = json.loads(result.output)
+        assert values["records"] == records
+        (problem,) = values["problems"]
+        assert problem["source"] == str(tmp_path / "a.jsonl")
+        assert problem["rule"] == "unreadable-file"
+        assert problem["text"] == "the file is UTF-16, not UTF-8"
+        assert problem["advice"].startswith("convert it with `iconv")
+        assert "a.jsonl: the file is UTF-16" in run("check", *paths).output
+
+
+def test_prepare_says_which_fields_are_not_read_and_refuses_what_train_would(config, shared):
+    data = config.parent / "train.jsonl"
+    rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
+    lines = [json.dumps({**row, "image": "x"}, ensure_ascii=False) for row in rows]
+    data.write_text("\n".join(lines), encoding="utf-8")
+    assert f"fields not read: image × {len(rows)}" in run("prepare", config).stderr
+    old = f"model.model_name_or_path={shared / 'golden/chatglm-6b'}"
+    with pytest.raises(ConfigError, match=r"data\.packing is true, but ChatGLM-6B"):
+        run("prepare", config, old, "data.packing=true", "data.max_length=64")

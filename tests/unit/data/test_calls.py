@@ -11,6 +11,7 @@ from glmforge.data.rules import check
 from glmforge.data.segments import IGNORED
 from glmforge.data.templates import conversation_of
 from glmforge.errors import DataError
+from glmforge.tool_calls import json_call
 
 TOOLS = [{"name": "get_weather", "parameters": {}}]
 ASK = {"role": "user", "content": "q"}
@@ -158,3 +159,23 @@ def test_a_call_of_a_tool_that_the_record_does_not_list_has_a_warning(name, foun
         assert problem.level == "warning"
         assert "calls 'get_wether', and the record's tools list only 'get_weather'" in problem.text
     assert check(Conversation(messages=messages, source="x:1")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        (r'{"city": "\u676d\u5dde"}', '{"city": "杭州"}'),
+        (r'{"mood":  "\ud83d\ude00"}', '{"mood":  "😀"}'),
+        (r'{"a": "\u0041\n\\u676d", "b": "\ud83d"}', r'{"a": "\u0041\n\\u676d", "b": "\ud83d"}'),
+        (r'{"a": "\ud8zz\udc.."', r'{"a": "\ud8zz\udc.."'),
+    ],
+)
+def test_escapes_of_an_ascii_writer_are_undone_and_the_rest_of_the_json_stays(arguments, written):
+    assert json_call(arguments) == written
+
+
+def test_escaped_arguments_train_the_same_tokens_as_plain_ones(stub):
+    escaped = r'{"city": "\u676d\u5dde"}'
+    call = said(None, tool_calls=[{"function": {"name": "get_weather", "arguments": escaped}}])
+    for family, text in TRAINED.items():
+        assert trained(stub[family], [ASK, call], TOOLS) == text

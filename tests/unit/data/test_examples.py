@@ -5,6 +5,9 @@ import json
 import pytest
 
 from glmforge.data import build_examples, load_examples, read_conversations, write_skipped
+from glmforge.data.quality import examine
+from glmforge.data.sources import ReadOptions, iterate
+from glmforge.data.verdict import findings
 from glmforge.errors import DataError
 
 GOOD = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
@@ -100,3 +103,30 @@ def test_the_real_service_dialogues_encode_to_trained_answers_only(shared, real_
     trained = tokenizer.decode([i for i in example.labels.tolist() if i != -100])
     for message in conversation.messages:
         assert (message.content in trained) == (message.role == "assistant")
+
+
+@pytest.mark.parametrize("family", ["chatglm", "chatglm2"])
+def test_an_unanswered_question_is_dropped_under_official_labels_too(stub, tmp_path, family):
+    """Where every answer is a row, official code never sees it."""
+    path = tmp_path / "train.jsonl"
+    asked = GOOD["messages"][:1]
+    path.write_text(json.dumps({"messages": [*GOOD["messages"], *asked]}), encoding="utf-8")
+    counts = load_examples(path, stub[family], max_length=64, labels="official").counts
+    assert (counts.rows, counts.trailing_messages) == (1, 1)
+
+
+def test_a_set_without_a_row_names_what_hit_most_records(stub, tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join(map(json.dumps, [BAD, BAD, {"a": 1}])), encoding="utf-8")
+    said = r"no trainable row.*Most break the rule empty-content, first train\.jsonl:1: message 2"
+    with pytest.raises(DataError, match=said):
+        load_examples(path, stub["chatglm3"], max_length=64, on_error="skip")
+    report = examine(iterate(path, ReadOptions()), tokenizer=stub["chatglm3"])
+    worst = [str(finding) for finding in findings(report)]
+    assert (
+        "no trainable row is left: the rule that most records break is empty-content"
+        in (worst[0].partition("; ")[0])
+    )
+    path.write_text(json.dumps(GOOD), encoding="utf-8")
+    with pytest.raises(DataError, match=r"no trainable row.*too long: raise data\.max_length"):
+        load_examples(path, stub["chatglm3"], max_length=8)

@@ -101,3 +101,18 @@ def test_several_questions_get_no_mapping_that_would_lose_one(tmp_path):
     path = as_lines(tmp_path / "a", {"context": "c", "question": "q", "answer": "a"})
     (problem,) = iterate(path, ReadOptions())
     assert "--column" not in problem.advice
+
+
+@pytest.mark.parametrize("name", ["chatgpt", "bing", "bard", "gpt"])
+def test_the_speakers_of_sharegpt_exports_are_the_assistant(tmp_path, name):
+    turns = [{"from": "human", "value": "q"}, {"from": name, "value": "a"}]
+    path = as_lines(tmp_path / "a", {"conversations": turns})
+    assert said(path) == [("user", "q"), ("assistant", "a")]
+
+
+def test_a_repair_that_is_set_is_not_advised(tmp_path):
+    parts = [{"role": "user", "content": []}, ASKED[1]]
+    path = as_lines(tmp_path / "a", {"messages": parts, "instruction": ""})
+    for repairs in ((), ("flatten",)):
+        (problem,) = iterate(path, ReadOptions(repairs=repairs))
+        assert ("repair: [flatten]" in problem.advice) == (not repairs)

@@ -123,6 +123,7 @@ def test_topics_group_by_length_and_keywords():
     assert names[0] == names[1]
     assert "酒店" in names[0]
     assert names[0] != names[2]
+    assert names[3] == "<20 no common word"
 
 
 def test_records_over_the_limit_are_counted_with_what_happens_to_them(stub):
