@@ -236,7 +236,7 @@ def read_text(
         advice = "write it as text"
         if isinstance(text, list):
             advice = "this trains text only"
-            if not options.flatten:
+            if where.startswith("message") and not options.flatten:  # it joins no other lists
                 advice += ": set repair: [flatten] to join its text parts"
         raise Unreadable("not-text", f"{name} of {where} is {shown(text)}, not text", advice)
     return text

@@ -116,3 +116,6 @@ def test_a_repair_that_is_set_is_not_advised(tmp_path):
     for repairs in ((), ("flatten",)):
         (problem,) = iterate(path, ReadOptions(repairs=repairs))
         assert ("repair: [flatten]" in problem.advice) == (not repairs)
+    path = as_lines(tmp_path / "b", {"instruction": "q", "output": ["a", "b"]})
+    (problem,) = iterate(path, ReadOptions())
+    assert problem.advice == "this trains text only"
