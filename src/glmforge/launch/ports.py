@@ -32,7 +32,8 @@ RENDEZVOUS = Naming(
     option="--rdzv (without it the first line of --hostfile)",
     listener="node 0",
     other_address="start --node-rank 0 on the machine that it names, or name this one",
-    other_port="name another in --rdzv HOST:PORT, the same on all machines",
+    other_port="name another in --rdzv HOST:PORT, the same on all machines; if a second "
+    "--node-rank 0 holds it, give each machine a rank of its own",
 )
 
 

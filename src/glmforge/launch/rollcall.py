@@ -5,6 +5,7 @@ is. When all have come, each learns its ranks and where rank 0 will listen. Noth
 needed: a missing machine or a wrong node rank is named in a minute, not in a traceback.
 """
 
+import contextlib
 import json
 import socket
 import time
@@ -22,6 +23,8 @@ MEETING_SECONDS = 60.0
 _RETRY_SECONDS = 0.2
 _HELLO_SECONDS = 5.0
 _LONGEST_LINE = 1 << 20
+_GREETING = "glmforge node 0"
+"""Key of the line that node 0 answers each caller with at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ def _hold(
     check_meeting_point(address, port, RENDEZVOUS)
     deadline = time.monotonic() + MEETING_SECONDS
     there: dict[int, tuple[Node, Peer]] = {}
-    refused: list[str] = []
+    refused: list[tuple[int | None, str]] = []
     with socket.create_server((_listening(address), port)) as server:
         while len(there) < node.num_nodes - 1:
             server.settimeout(max(0.01, deadline - time.monotonic()))
@@ -86,12 +89,14 @@ def _hold(
             except TimeoutError:
                 _give_up(node, there, refused, f"{address}:{port}", hosts)
             said = _hello(connection)
+            _answer(connection, {_GREETING: node.host})
             wrong = (
                 "it said nothing that was understood" if said is None else _fault(said, node, there)
             )
             if said is None or wrong:
-                refused.append(f"refused {said.host if said else 'a caller'}: {wrong}")
-                say(f"launch: {refused[-1]}")
+                caller = f"node {said.node} ({said.host})" if said else "a caller"
+                refused.append((said.node if said else None, f"refused {caller}: {wrong}"))
+                say(f"launch: {refused[-1][1]}")
                 _answer(connection, {"error": wrong})
                 connection.close()
                 continue
@@ -114,14 +119,20 @@ def _listening(address: str) -> str:
 def _fault(said: Node, node: Node, there: dict[int, tuple[Node, Peer]]) -> str | None:
     """Say why a machine cannot take part, or None."""
     if said.num_nodes != node.num_nodes:
-        return f"--nnodes is {said.num_nodes} there and {node.num_nodes} on node 0"
+        return (
+            f"--nnodes is {said.num_nodes} on node {said.node} ({said.host}) and {node.num_nodes} "
+            "on node 0"
+        )
     if not 0 <= said.node < node.num_nodes:
         return f"--node-rank {said.node} is not one of 0 to {node.num_nodes - 1}"
     if said.node == 0 or said.node in there:
         holder = node.host if said.node == 0 else there[said.node][0].host
         return f"--node-rank {said.node} is taken by {holder}: each machine needs its own"
     if said.version != node.version:
-        return f"glmforge {said.version} is there and {node.version} on node 0: install one version"
+        return (
+            f"glmforge {said.version} is on node {said.node} ({said.host}) and {node.version} on "
+            "node 0: install one version"
+        )
     there_words = f"on node {said.node} ({said.host})"
     return difference(said.settings, there_words, node.settings, f"on node 0 ({node.host})")
 
@@ -129,7 +140,7 @@ def _fault(said: Node, node: Node, there: dict[int, tuple[Node, Peer]]) -> str |
 def _give_up(
     node: Node,
     there: dict[int, tuple[Node, Peer]],
-    refused: list[str],
+    refused: list[tuple[int | None, str]],
     place: str,
     hosts: Sequence[str],
 ) -> None:
@@ -140,16 +151,24 @@ def _give_up(
     """
     missing = [number for number in range(1, node.num_nodes) if number not in there]
     present = [f"0 ({node.host})", *(f"{n} ({said.host})" for n, (said, _) in there.items())]
-    named = [f"{number} ({hosts[number]})" if hosts else str(number) for number in missing]
-    error = (
-        f"node {', '.join(named)} of {node.num_nodes} did not come to {place} within "
-        f"{MEETING_SECONDS:.0f} s; there were node {', '.join(present)}. Start the same command "
-        f"there with --node-rank {missing[0]}, and see that {place} can be reached from it"
-    )
+    absent = [n for n in missing if n not in {number for number, _ in refused}]
+    named = [f"{n} ({hosts[n]})" if hosts else str(n) for n in absent or missing]
+    who = f"node {', '.join(named)} of {node.num_nodes}"
+    if absent:
+        error = (
+            f"{who} did not come to {place} within {MEETING_SECONDS:.0f} s; there were node "
+            f"{', '.join(present)}. Start the same command there with --node-rank {absent[0]}, "
+            f"and see that {place} can be reached from it"
+        )
+    else:
+        error = (
+            f"{who} came to {place}, was refused, and did not come again within "
+            f"{MEETING_SECONDS:.0f} s: mend what it was refused for and start all machines again"
+        )
     for _, peer in there.values():
         peer.send({"error": error})
         peer.close()
-    raise LaunchError([error, *refused])
+    raise LaunchError([error, *(text for _, text in refused)])
 
 
 def _deal(node: Node, there: dict[int, tuple[Node, Peer]], address: str) -> Part:
@@ -178,9 +197,10 @@ def _join(node: Node, address: str, port: int) -> Part:
     deadline = time.monotonic() + MEETING_SECONDS
     connection = _connect(address, port, deadline)
     hello = {name: getattr(node, name) for name in Node.__dataclass_fields__}
-    _answer(connection, hello)
     # Node 0 began to wait earlier or later than this one: its answer may take its whole minute.
     connection.settimeout(MEETING_SECONDS + _HELLO_SECONDS)
+    _answer(connection, hello)
+    _check_greeting(_line(connection), f"{address}:{port}")
     line = _line(connection)
     if line is None:
         raise LaunchError(
@@ -191,6 +211,24 @@ def _join(node: Node, address: str, port: int) -> Part:
         connection.close()
         raise LaunchError(f"node 0 at {address}:{port}: {answer['error']}")
     return Part(link=Link(node.node, [Peer(0, address, connection)]), **answer)
+
+
+def _check_greeting(line: bytes | None, place: str) -> None:
+    """Make sure that a node 0 has answered, and not another program.
+
+    Raises:
+        LaunchError: it was another one; quotes what it said.
+    """
+    try:
+        if line is not None and _GREETING in json.loads(line):
+            return
+    except (ValueError, TypeError):
+        pass
+    said = "nothing" if line is None else repr(line[:60].decode(errors="replace").strip())
+    raise LaunchError(
+        f"another program than node 0 answers at {place}: it said {said}. Name the address and "
+        "the port of node 0 in --rdzv, the same on every machine"
+    )
 
 
 def _connect(address: str, port: int, deadline: float) -> socket.socket:
@@ -231,4 +269,6 @@ def _line(connection: socket.socket) -> bytes | None:
 
 
 def _answer(connection: socket.socket, message: dict[str, Any]) -> None:
-    connection.sendall(json.dumps(message).encode() + b"\n")
+    """Send a line; one that the other side no longer takes is missed where its answer is read."""
+    with contextlib.suppress(OSError):
+        connection.sendall(json.dumps(message).encode() + b"\n")

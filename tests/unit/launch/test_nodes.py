@@ -167,6 +167,44 @@ def test_node_0_listens_where_others_reach_it(
     assert rollcall._listening(address) == expected
 
 
+@pytest.mark.parametrize(
+    ("said", "quoted"),
+    [
+        (b"HTTP/1.0 400 Bad request syntax\r\n", "it said 'HTTP/1.0 400 Bad request syntax'"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "it said 'SSH-2.0-OpenSSH_9.6'"),
+        (b"17\n", "it said '17'"),
+        (b"\xff\xfe\n", "it said"),
+        (b"", "it said nothing"),
+    ],
+)
+def test_another_program_at_the_rendezvous_is_told(
+    machines: Machines, said: bytes, quoted: str
+) -> None:
+    """Quoted, and --rdzv is named: no traceback, and no word of a node 0 that never was."""
+    with socket.create_server((ADDRESS, machines.port)) as server:
+        one = machines(1, "pass", patience=2)
+        connection, _ = server.accept()
+        with connection:
+            if said:
+                connection.sendall(said)
+            code, err = ended(one)
+    assert code == 1
+    assert f"another program than node 0 answers at {ADDRESS}:{machines.port}: {quoted}" in err
+    assert "--rdzv" in err
+
+
+def test_who_came_and_was_refused_is_not_called_missing(machines: Machines) -> None:
+    """Node 0 tells to mend what it was refused for."""
+    one = machines(0, "pass", patience=4, alike={"training.seed": "1"})
+    other = machines(1, "pass", alike={"training.seed": "2"})
+    assert ended(other)[0] == 1
+    code, err = ended(one)
+    assert code == 1
+    assert "node 1 of 2 came to" in err
+    assert "mend what it was refused for" in err
+    assert "did not come to" not in err
+
+
 def test_without_node_0_the_others_say_so(machines: Machines) -> None:
     """Nobody listens at the rendezvous."""
     code, err = ended(machines(1, "pass", patience=1))
@@ -182,7 +220,8 @@ def test_a_wrong_node_rank_is_refused_and_the_right_one_may_still_come(machines:
     assert code == 1
     assert "--node-rank 2 is not one of 0 to 1" in err
     other_count = machines(1, "pass", num_nodes=4)
-    assert "--nnodes is 4 there and 2 on node 0" in ended(other_count)[1]
+    words = f"--nnodes is 4 on node 1 ({socket.gethostname()}) and 2 on node 0"
+    assert words in ended(other_count)[1]
     assert ended(machines(1, "pass"))[0] == 0
     code, err = ended(one)
     assert code == 0
