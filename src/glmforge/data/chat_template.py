@@ -184,7 +184,8 @@ class ChatTemplate:
         at = 0
         for start, end in spans:
             prompt = self._render(conversation, start, True)
-            until = self._render(conversation, end, False)
+            is_last = end == len(conversation.messages)
+            until = whole if is_last else self._render(conversation, end, False)
             if whole[: len(prompt)] != prompt or whole[: len(until)] != until or len(prompt) < at:
                 return None
             answer = self._through_stop(until[len(prompt) :])
