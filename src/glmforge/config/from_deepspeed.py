@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from glmforge.config.json_keys import DoubledKey, each_key_once
 from glmforge.config.schema import RunConfig
 from glmforge.errors import ConfigError
 
@@ -18,17 +19,20 @@ def read_map(value: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
     """Return the user's DeepSpeed map, read from a JSON file where the config names one.
 
     Raises:
-        ConfigError: the file is missing, is not JSON, or holds no object.
+        ConfigError: the file is missing, is not JSON, holds no object, or a key twice in one map.
     """
     if value is None or isinstance(value, Mapping):
         return value
     path = Path(value)
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        loaded = json.loads(text, object_pairs_hook=each_key_once)
     except OSError as error:
         raise ConfigError(f"deepspeed: {path} cannot be read ({error.strerror})") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"deepspeed: {path} is not JSON ({error})") from error
+    except DoubledKey as error:
+        raise ConfigError(f"deepspeed: {path} {error}") from error
     if not isinstance(loaded, dict):
         raise ConfigError(f"deepspeed: {path} holds {type(loaded).__name__}, a map is needed")
     return loaded

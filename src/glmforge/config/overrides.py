@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from glmforge.config import document
+from glmforge.config.json_keys import DoubledKey, each_key_once
 from glmforge.config.rules import ALTERNATIVES, Getter, idle_settings
 from glmforge.config.tree import OPEN_FIELD, in_words, leaf_fields
 
@@ -84,13 +85,16 @@ def _open_file(values: dict[str, Any]) -> str | None:
 def read_json_map(path: Path) -> tuple[dict[str, Any], str | None]:
     """Read a JSON file that must hold a map; the second value is the fault, or None."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text, object_pairs_hook=each_key_once)
     except OSError as error:
         return {}, f"cannot be read: {error.strerror or error}"
     except UnicodeDecodeError:
         return {}, "is not UTF-8 text"
     except json.JSONDecodeError as error:
         return {}, f"is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+    except DoubledKey as error:
+        return {}, str(error)
     if not isinstance(content, dict):
         return {}, f"must hold a JSON map {{...}}, not {in_words(content)}"
     return content, None
