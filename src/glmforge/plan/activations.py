@@ -222,15 +222,17 @@ def _lora_items(shape: ModelShape, work: Workload) -> list[Item]:
 def head_bytes(shape: ModelShape, work: Workload) -> HeadBytes:
     """Return what exists at the loss: one chunk of logits, or all logits and their copies."""
     e, tokens, rows = work.element, work.tokens, shape.vocabulary
-    statistic = 4 * shape.hidden if shape.block != "chatglm" else e * shape.hidden
-    hidden = tokens * (statistic + 3 * e * shape.hidden)
+    each, letter = (e, "e") if shape.block == "chatglm" else (4, "4")
+    hidden = tokens * (each + 3 * e) * shape.hidden
+    hidden_text = f"T({letter}H + 3eH) (last hidden rows)"
     if not shape.family.chunked_loss:
         logits = tokens * rows * (8 + 2 * e)
         return HeadBytes(
             logits=logits,
             rows=hidden,
             weight=0,
-            formula="T V (e + 4 + 4 + e): logits, fp32 copy, its gradient, theirs",
+            formula="T V (e + 4 + 4 + e) (logits, fp32 copy, its gradient, theirs) + "
+            + hidden_text,
         )
     chunk = max(1, min(HEAD_CHUNK_TOKENS, HEAD_CHUNK_LOGITS // rows))
     chunk = min(chunk, tokens)
@@ -244,7 +246,7 @@ def head_bytes(shape: ModelShape, work: Workload) -> HeadBytes:
         logits=chunk * rows * per_logit,
         rows=hidden,
         weight=weight,
-        formula=f"{per_logit} x {chunk:,} x V (chunks of logits) + T(4H + 3eH) (last hidden rows)"
+        formula=f"{per_logit} x {chunk:,} x V (chunks of logits) + {hidden_text}"
         + (" + the head's gradient in fp32" if weight else ""),
     )
 

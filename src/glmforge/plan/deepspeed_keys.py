@@ -18,6 +18,7 @@ _STAGE_3 = """stage3_prefetch_bucket_size stage3_param_persistence_threshold
     stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential sub_group_size
     zero_hpz_partition_size zero_quantized_weights zero_quantized_nontrainable_weights
     zero_quantized_gradients""".split()
+_STAGE_3_OFFLOAD = ("ratio", "super_offload", "cpuadam_cores_perc")
 _MASTERS = (
     "is not used here: masters and moments are fp32 (or 8 bits: training.optim=adamw_bnb_8bit); "
     "remove it"
@@ -113,6 +114,18 @@ def _value_problems(short: str, value: Any, wanted: Kind | Table) -> Iterator[st
         yield f"deepspeed.{short} is {value!r}: a map is needed, such as {first}"
 
 
+def idle_at(zero: Mapping[str, Any], stage: int) -> list[str]:
+    """Return the dotted keys of a ``zero_optimization`` map that are refused at a stage below 3."""
+    if stage == 3:
+        return []
+    section = zero.get("offload_optimizer")
+    inner = section if isinstance(section, Mapping) else {}
+    return [
+        *(key for key in zero if key in _STAGE_3),
+        *(f"offload_optimizer.{key}" for key in _STAGE_3_OFFLOAD if key in inner),
+    ]
+
+
 def _ignored(where: str, zero: Mapping[str, Any], stage: int) -> Iterator[str]:
     """Name what DeepSpeed takes at this stage and never reads."""
     if stage == 3:
@@ -141,7 +154,7 @@ def _offload_problems(where: str, value: Any, name: str, stage: int) -> Iterator
             f"{' or '.join(map(str, needed))}; remove it or change the stage"
         )
         return
-    for key in ("ratio", "super_offload", "cpuadam_cores_perc"):
+    for key in _STAGE_3_OFFLOAD:
         if key in value and stage != 3:
             yield f"{where}.{key} does nothing at stage {stage}: it is for stage 3; remove it"
 

@@ -5,11 +5,14 @@ exactly when it starts.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from glmforge.config import RunConfig
 from glmforge.config.training_settings import STEP_METRICS
 from glmforge.plan.batch import UNPACKED_ACCUMULATION, BatchSizes
+from glmforge.plan.choice import batch_settings, names_batch
 from glmforge.plan.data_facts import DataFacts
 
 FEW_STEPS = 100
@@ -93,7 +96,11 @@ def most_checkpoints(config: RunConfig, length: RunLength | None) -> int:
 
 
 def length_warnings(
-    config: RunConfig, facts: DataFacts, sizes: BatchSizes, length: RunLength
+    config: RunConfig,
+    facts: DataFacts,
+    sizes: BatchSizes,
+    length: RunLength,
+    user_map: Mapping[str, Any],
 ) -> list[str]:
     """Name what a short run means, and the settings that lie beyond its last step."""
     training, said = config.training, []
@@ -106,7 +113,7 @@ def length_warnings(
             f"card(s) or fewer{packed}"
         )
     if length.total_steps < FEW_STEPS:
-        said.append(_few_steps(config, facts, sizes, length))
+        said.append(_few_steps(config, facts, sizes, length, user_map))
     warmup = training.warmup_steps
     if warmup is not None and warmup >= length.total_steps:
         said.append(
@@ -143,7 +150,14 @@ def _what_is_saved(config: RunConfig, length: RunLength) -> str:
     )
 
 
-def _few_steps(config: RunConfig, facts: DataFacts, sizes: BatchSizes, length: RunLength) -> str:
+def _few_steps(
+    config: RunConfig,
+    facts: DataFacts,
+    sizes: BatchSizes,
+    length: RunLength,
+    user_map: Mapping[str, Any],
+) -> str:
+    """Say what gives more steps; a smaller batch is written in the DeepSpeed map too."""
     if config.training.max_steps is not None:
         return _few_by_max_steps(config, length)
     text = (
@@ -156,16 +170,16 @@ def _few_steps(config: RunConfig, facts: DataFacts, sizes: BatchSizes, length: R
     if facts.packed and unpacked > length.total_steps:
         smaller = sizes.global_batch * length.total_steps // unpacked
         if smaller >= sizes.world_size:
-            setting = (
-                f"training.per_device_train_batch_size={smaller // sizes.world_size} "
-                "training.gradient_accumulation_steps=1"
-            )
+            rows = smaller // sizes.world_size
+            setting = " ".join(batch_settings(user_map, rows, 1, sizes.world_size))
         else:
             setting = f"training.max_steps={unpacked}"
         return f"{text}. Without packing there would be {unpacked}: {setting} gives about as many"
     if sizes.accumulation > 1:
-        times = sizes.accumulation
-        return f"{text}. training.gradient_accumulation_steps=1 gives {times} times as many"
+        setting = "training.gradient_accumulation_steps=1"
+        if names_batch(user_map):  # which may have decided the micro-batch
+            setting = " ".join(batch_settings(user_map, sizes.micro_batch, 1, sizes.world_size))
+        return f"{text}. {setting} gives {sizes.accumulation} times as many"
     wanted = max(epochs + 1, math.ceil(epochs * FEW_STEPS / length.total_steps))
     return f"{text}. training.num_train_epochs={wanted:g} gives {FEW_STEPS} or more"
 

@@ -5,6 +5,7 @@ Owns `make_plan`, which asks the account, the advisor and the run's length, and 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,8 @@ ALTERNATIVES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is known of a run. ``written`` is the config as it stands, judged.
+    """What is known of a run. ``written`` is the config as it stands, judged; ``user_map`` its
+    `deepspeed:` map, {} where there is none or it cannot be read.
 
     ``disk_gib`` is what ``checkpoints`` of them, the most at a time, and the last weights take;
     ``length`` is None without data.
@@ -49,6 +51,7 @@ class Plan:
     shape: ModelShape
     machine: Machine
     sizes: BatchSizes
+    user_map: Mapping[str, Any]
     engine: dict[str, Any]
     written: Candidate
     advice: Advice
@@ -124,10 +127,10 @@ def make_plan(
     """
     shape = shape_of(model_config)
     precision = precision or planned_precision(config, card)
-    sizes = _sizes(config, shape, world_size)
+    user_map = _user_map(config)
+    sizes = run_sizes(config, world_size, packing=is_packed(config, shape), user_map=user_map)
     engine, conflicts, planned = _engine(config, sizes, precision)
-    work = workload_of(config, engine, sizes, shape, precision)
-    work = work.but(row_tokens=_longest_row(config, facts))
+    work = workload_of(config, engine, sizes, shape, precision, _longest_row(config, facts))
     written = judge(shape, work, machine)
     bad, doubtful = precision_verdict(precision, card, shape.family.name)
     found = [
@@ -135,17 +138,18 @@ def make_plan(
         *conflicts,
         *request_problems(config, shape, work),
         *_position_problems(config, model_config),
-        *([bad] if bad else []),
+        *filter(None, [bad]),
     ]
-    warnings = [*planned, *([doubtful] if doubtful else [])]
-    warnings += [*unaccounted(engine, work), *bucket_warnings(engine, machine.card_gib)]
+    warnings = [*planned, *filter(None, [doubtful]), *unaccounted(engine, work)]
+    warnings += bucket_warnings(engine, machine.card_gib)
     length = run_length(config, facts, sizes) if facts is not None else None
     if facts is not None and length is not None:
-        warnings += length_warnings(config, facts, sizes, length)
+        warnings += length_warnings(config, facts, sizes, length, user_map)
     return Plan(
         shape=shape,
         machine=machine,
         sizes=sizes,
+        user_map=user_map,
         engine=engine,
         written=written,
         advice=advise(shape, work, machine),
@@ -169,12 +173,11 @@ def _longest_row(config: RunConfig, facts: DataFacts | None) -> int:
     return min(data.max_length, -(-facts.longest // multiple) * multiple)
 
 
-def _sizes(config: RunConfig, shape: ModelShape, world_size: int) -> BatchSizes:
+def _user_map(config: RunConfig) -> Mapping[str, Any]:
     try:
-        user_map = read_map(config.deepspeed)
+        return read_map(config.deepspeed) or {}
     except ConfigError:
-        user_map = None  # a file that cannot be read is a problem of `_engine`
-    return run_sizes(config, world_size, packing=is_packed(config, shape), user_map=user_map)
+        return {}  # a file that cannot be read is a problem of `_engine`
 
 
 def _engine(

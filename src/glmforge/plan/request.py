@@ -16,6 +16,8 @@ from glmforge.plan.batch import BatchSizes
 from glmforge.plan.shape import ModelShape
 from glmforge.plan.workload import Precision, Workload
 
+OFFLOADS = ("offload_optimizer", "offload_param")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
@@ -77,6 +79,7 @@ def workload_of(
     sizes: BatchSizes,
     shape: ModelShape,
     precision: Precision,
+    row_tokens: int,
 ) -> Workload:
     """Gather what memory and time depend on.
 
@@ -86,11 +89,11 @@ def workload_of(
         sizes: the batch equation.
         shape: of the model.
         precision: resolved.
+        row_tokens: of the longest row.
     """
     zero = engine["zero_optimization"]
     packed = is_packed(config, shape)
-    optimizer, parameters = (_offloads(zero, f"offload_{name}") for name in ("optimizer", "param"))
-    section = zero.get("offload_optimizer") or zero.get("offload_param") or {}
+    optimizer, parameters = (offloads(zero, name) for name in OFFLOADS)
     sums = (engine.get("data_types") or {}).get("grad_accum_dtype") or precision
     return Workload(
         method=config.method,
@@ -99,10 +102,10 @@ def workload_of(
         zero_stage=zero["stage"],
         offload_optimizer=optimizer,
         offload_param=parameters,
-        pin_memory=bool(section.get("pin_memory", True)) and (optimizer or parameters),
+        pin_memory=_pins(zero),
         micro_batch=sizes.micro_batch,
         accumulation=sizes.accumulation,
-        row_tokens=config.data.max_length,
+        row_tokens=row_tokens,
         checkpointing=bool(config.training.gradient_checkpointing),
         checkpoint_every=max(1, int(config.training.gradient_checkpointing)),
         compiled=config.method != "qlora",
@@ -127,8 +130,25 @@ def workload_of(
     )
 
 
-def _offloads(zero: Mapping[str, Any], key: str) -> bool:
-    return (zero.get(key) or {}).get("device", "none") != "none"
+def offloads(zero: Mapping[str, Any], key: str) -> bool:
+    """Whether one of `OFFLOADS` in a ``zero_optimization`` map moves something to the host."""
+    section = zero.get(key)
+    return isinstance(section, Mapping) and section.get("device", "none") not in ("none", "auto")
+
+
+def _pins(zero: Mapping[str, Any]) -> bool:
+    """Whether what is offloaded is pinned, also what only another configuration would offload.
+
+    The optimizer's section decides, then that of the weights, then DeepSpeed's default, which is on
+    (runtime/zero/offload_config.py).
+    """
+    for name in OFFLOADS:
+        section = zero.get(name) or {}
+        if "pin_memory" in section:
+            return bool(section["pin_memory"])
+        if section.get("device", "none") != "none":
+            return True
+    return True
 
 
 def kernel_repeats_heads() -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 
 from glmforge.config import RunConfig
 from glmforge.plan.advisor import Machine
+from glmforge.plan.choice import settings_of
 from glmforge.plan.data_facts import DataFacts
 from glmforge.plan.report import Plan, make_plan
 from glmforge.plan.request import Card
-from glmforge.plan.text import duration, settings_of
+from glmforge.plan.text import duration
 from glmforge.plan.workload import Precision, beside
 
 DIFFERENCE_SHARE = 0.05
@@ -132,7 +133,8 @@ def _last_line(plan: Plan, *, on_card: bool) -> str:
     if on_card and best is not None:
         gain = best.speed.tokens_per_second / plan.written.speed.tokens_per_second
         if gain > 1.05:
-            return f"{gain:.2f} times as fast and fits: {' '.join(settings_of(best.workload))}"
+            settings = settings_of(best.workload, plan.user_map)
+            return f"{gain:.2f} times as fast and fits: {' '.join(settings)}"
     return "`glmforge plan` shows the whole account"
 
 

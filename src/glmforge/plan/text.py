@@ -8,6 +8,7 @@ from typing import Any
 
 from glmforge.plan.activations import layer_items
 from glmforge.plan.advisor import Candidate
+from glmforge.plan.choice import checkpointing_setting, settings_of
 from glmforge.plan.report import ALTERNATIVES, Plan
 from glmforge.plan.workload import Workload, beside
 
@@ -42,19 +43,10 @@ def _settings(work: Workload) -> dict[str, Any]:
     }
 
 
-def _checkpointing(work: Workload) -> bool | int:
-    """Return the setting: on, off, or every so many layers."""
-    return (
-        work.checkpoint_every
-        if work.checkpointing and work.checkpoint_every > 1
-        else (work.checkpointing)
-    )
-
-
 def _alternative(one: Candidate, cards_per_host: int) -> dict[str, Any]:
     return {
         **_settings(one.workload),
-        "gradient_checkpointing": _checkpointing(one.workload),
+        "gradient_checkpointing": checkpointing_setting(one.workload),
         "peak_gib": round(one.account.peak_gib, 2),
         "host_gib": round(one.account.host_gib * cards_per_host, 2),
         "tokens_per_second": round(one.speed.tokens_per_second),
@@ -138,20 +130,5 @@ def _ranking(plan: Plan) -> list[str]:
     lines += list(plan.advice.sentences)
     best = plan.advice.best
     if best is not None and best.workload != plan.written.workload:
-        lines.append("to take the choice: " + " ".join(settings_of(best.workload)))
+        lines.append("to take the choice: " + " ".join(settings_of(best.workload, plan.user_map)))
     return [*lines, ""]
-
-
-def settings_of(work: Workload) -> list[str]:
-    """Return the settings that make a run what a workload is, as command-line overrides."""
-    zero = f"stage: {work.zero_stage}"
-    if work.offload_optimizer:
-        zero += ", offload_optimizer: {device: cpu}"
-    if work.offload_param:
-        zero += ", offload_param: {device: cpu}"
-    return [
-        f"training.per_device_train_batch_size={work.micro_batch}",
-        f"training.gradient_accumulation_steps={work.accumulation}",
-        f"training.gradient_checkpointing={json.dumps(_checkpointing(work))}",
-        f"'deepspeed={{zero_optimization: {{{zero}}}}}'",
-    ]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from plan_shapes import chatglm3, glm4, lora
 from torch import nn
+from transformers import Qwen3Config
 
 from glmforge.models import load_config
 from glmforge.models.attention import AttentionRows
@@ -141,3 +142,14 @@ def test_other_models_of_transformers_hold_all_logits(tmp_path: Any) -> None:
     shape = shape_of(load_config(tmp_path))
     assert head_bytes(shape, lora(micro_batch=1)).logits == 12 * 2048 * 100
     assert shape.lora_parameters(("q_proj", "down_proj"), 8) == 2 * 8 * ((64 + 64) + (128 + 64))
+
+
+def test_all_that_is_counted_as_logits_is_in_their_formula() -> None:
+    """Hidden rows too, with and without the chunked loss."""
+    tokens, e = 2048, 2
+    for shape in (chatglm3(), shape_of(Qwen3Config())):
+        found = head_bytes(shape, lora(micro_batch=1))
+        assert found.rows == tokens * (4 + 3 * e) * shape.hidden
+        assert found.formula.endswith("+ T(4H + 3eH) (last hidden rows)")
+    assert found.logits == tokens * shape.vocabulary * (e + 4 + 4 + e)
+    assert found.formula.startswith("T V (e + 4 + 4 + e)")
