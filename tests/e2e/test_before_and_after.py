@@ -57,7 +57,7 @@ def test_a_run_is_compared_with_the_weights_it_began_from(
 def test_what_cannot_be_compared_is_said_before_anything_is_loaded(project: Project) -> None:
     cases = {
         ("compare",): (2, "compare what? Models: --base DIR"),
-        ("compare", "--base", "b", "--tuned", "run", "--prompts", "q.txt"): (1, "run"),
+        ("compare", "--base", "b", "--tuned", "run", "--prompts", "q.txt"): (1, "--base b: no"),
         ("compare", "--base", "b", "--tuned", "r", "--prompts", "q", "--out", "r.txt"): (
             2,
             "ends with .html",

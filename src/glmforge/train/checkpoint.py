@@ -202,10 +202,15 @@ def newest_complete(directory: Path) -> Found:
             skipped=tuple(skipped),
             damaged=tuple(damaged),
         )
+    skipped += [
+        f"passed over {p.name}: {_problems(p)}"
+        for p in sorted(directory.glob("*/"))
+        if p.name not in (*numbered, *others) and not p.name.startswith(".")
+    ]
     raise CheckpointError(
         [
-            f"{directory}: no complete checkpoint to resume from; to start anew, give another "
-            "training.output_dir",
+            f"{directory}: no complete checkpoint to resume from, though the run was saved before: "
+            "put its checkpoints back; to start anew, give another training.output_dir",
             *skipped,
         ]
     )
@@ -213,7 +218,7 @@ def newest_complete(directory: Path) -> Found:
 
 def _problems(path: Path) -> str:
     try:
-        check(path)
+        manifest = check(path)
     except CheckpointError as error:
         return "; ".join(error.problems)
-    return "not named as a checkpoint"
+    return f"whole, but not named as a checkpoint; rename it to {name_of(manifest['step'])}"

@@ -8,6 +8,7 @@ scale makes gradients overflow now and then by design: those steps count as skip
 import math
 
 from glmforge.errors import TrainingError
+from glmforge.train.checkpoint import step_of
 from glmforge.train.metrics import StepRecord
 from glmforge.train.session import Session
 
@@ -60,15 +61,29 @@ def stop_on_lost_steps(session: Session, record: StepRecord, *, skipped: bool) -
     session.recorder.say(f"step {record.step}: {lost}; {done}")
     if progress.lost_in_a_row < MOST_LOST_STEPS and not unguarded:
         return
-    checkpoint = session.checkpoints / "latest"
-    last = checkpoint.read_text(encoding="utf-8").strip() if checkpoint.exists() else "none yet"
     other = ", training.precision=bf16 where the GPU has it" if session.precision == "fp16" else ""
     guard = ", deepspeed.zero_optimization.stage=1 (it skips such steps)" if unguarded else ""
     raise TrainingError(
         f"step {record.step}: {lost}, for {progress.lost_in_a_row} step(s) in a row (learning rate "
         f"{record.learning_rate:.3g}). Try a lower training.learning_rate, a longer warm-up{other}"
         f"{guard}; if it began at one step, look at its rows ({_rows(session, record)}; glmforge "
-        f"data check). Last checkpoint: {last}"
+        f"data check). Last checkpoint: {_last_checkpoint(session, record)}"
+    )
+
+
+def _last_checkpoint(session: Session, record: StepRecord) -> str:
+    """Name it; one of the step just before the first lost one may hold the spoilt weights."""
+    checkpoint = session.last_checkpoint()
+    if checkpoint is None:
+        return "none yet"
+    if step_of(checkpoint.name) != record.step - session.progress.lost_in_a_row:
+        return checkpoint.name
+    older = [path.name for path in checkpoint.parent.glob("step-*") if path != checkpoint]
+    before = max(older, key=step_of, default=None)
+    way = f"move it away to go on from {before}" if before else "there is no older one"
+    return (
+        f"{checkpoint.name}; the very next step was lost, so its weights may be spoilt: if a "
+        f"resumed run loses its first step too, {way}"
     )
 
 

@@ -66,8 +66,22 @@ def is_resuming(directory: Path, resume: str | None) -> bool:
         return False
     if resume != "auto":
         check_target(Path(resume), directory)
+    return _had_checkpoint(directory)
+
+
+def _had_checkpoint(directory: Path) -> bool:
+    """Whether a run has ever been saved, as far as its directory tells.
+
+    Checkpoints that were renamed or set aside count, and so do traces of training where they are
+    gone: the folder of checkpoints is made before the first step, weights come after one.
+    """
     checkpoints = directory / "checkpoints"
-    return (checkpoints / "latest").exists() or any(checkpoints.glob("step-*"))
+    if not checkpoints.is_dir():
+        metrics = directory / "metrics.jsonl"
+        return metrics.is_file() and '"kind": "train"' in metrics.read_text(encoding="utf-8")
+    kept = any(each.is_dir() and not each.name.startswith(".") for each in checkpoints.iterdir())
+    weights = any((directory / name).exists() for name in ("adapter", "model"))
+    return kept or weights or (checkpoints / "latest").exists()
 
 
 def find_start(directory: Path, ranks: Ranks) -> Start:

@@ -138,25 +138,47 @@ class Session:
     def after_step(self, *, stop_signal: int) -> None:
         """Evaluate, save and leave as the step just done asks for.
 
+        Nothing is saved of a step that was lost, unless an evaluation finds it the best so far:
+        its weights may be spoilt, and would take the place of whole ones.
+
         Args:
             stop_signal: number of the signal that some rank received, 0 for none.
 
         Raises:
             Stopped: on a signal, after the checkpoint is written.
         """
-        step = self.progress.step
+        step, lost = self.progress.step, self.progress.lost_in_a_row
         stopping = bool(stop_signal) and not self.finished
         is_best = self.look() if self.look_is_due() and not stopping else False
-        if self.finished or is_best or stopping or step % self.config.training.save_steps == 0:
+        due = stopping or step % self.config.training.save_steps == 0
+        if self.finished or is_best or (due and not lost):
             self.save(is_best=is_best, wait=self.finished or stopping)
         else:
             self.saver.poll()
         if stopping:
-            raise Stopped(
-                f"{signal.Signals(stop_signal).name}: stopped after step {step} of "
-                f"{self.total_steps}; the checkpoint is {self.checkpoints / name_of(step)}\n"
-                + "\n".join(next_commands(self.directory, self.checkpoints / name_of(step)))
-            )
+            raise Stopped(self._stopped(signal.Signals(stop_signal).name))
+
+    def _stopped(self, name: str) -> str:
+        """What a run that a signal has stopped says: its checkpoint, and how to go on."""
+        step, lost = self.progress.step, self.progress.lost_in_a_row
+        said = f"{name}: stopped after step {step} of {self.total_steps}; "
+        checkpoint: Path | None = self.checkpoints / name_of(step)
+        if lost:
+            self.saver.finish()
+            checkpoint = self.last_checkpoint()
+            said += f"nothing was saved of its last {lost} step(s), which were lost; "
+        if checkpoint is None:
+            return said + "there is no checkpoint yet: with --resume auto the run begins again"
+        return "\n".join(
+            [f"{said}the checkpoint is {checkpoint}", *next_commands(self.directory, checkpoint)]
+        )
+
+    def last_checkpoint(self) -> Path | None:
+        """Return the newest checkpoint that has its name, None before the first."""
+        pointer = self.checkpoints / "latest"
+        if not pointer.exists():
+            return None
+        return self.checkpoints / pointer.read_text(encoding="utf-8").strip()
 
     def begin(self) -> None:
         """Look at the model before the first step, or where a signal had left no time for it."""

@@ -7,6 +7,7 @@ import pytest
 from glmforge.errors import TrainingError
 from glmforge.train.lost_steps import MOST_LOST_STEPS, stop_on_lost_steps, what_was_lost
 from glmforge.train.metrics import StepRecord
+from glmforge.train.session import Session, Stopped
 from glmforge.train.state import Progress
 
 NAN, INF = float("nan"), float("inf")
@@ -22,7 +23,7 @@ def record(loss=2.0, norm=1.0, step=1):
 def session(tmp_path):
     """A run of five steps an epoch that has said nothing yet."""
     said = []
-    return SimpleNamespace(
+    found = SimpleNamespace(
         progress=Progress(),
         precision="bf16",
         zero_stage=2,
@@ -36,6 +37,8 @@ def session(tmp_path):
             ],
         ),
     )
+    found.last_checkpoint = lambda: Session.last_checkpoint(found)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -92,3 +95,64 @@ def test_stage_0_in_fp32_ends_at_once_because_nothing_guards_the_weights(session
         "step 1: the gradients were not finite (loss 2.0000); the weights are spoilt (stage 0 in "
         "fp32)"
     ]
+
+
+class Saving:
+    """A run whose checkpoints are only counted."""
+
+    def __init__(self, directory, *, step, lost, total=20, is_best=False):
+        self.progress = Progress(step=step, lost_in_a_row=lost)
+        self.config = SimpleNamespace(training=SimpleNamespace(save_steps=1))
+        self.total_steps, self.finished, self.is_best = total, step == total, is_best
+        self.directory, self.checkpoints = directory, directory / "checkpoints"
+        self.checkpoints.mkdir(exist_ok=True)
+        self.saver = SimpleNamespace(poll=lambda: None, finish=lambda: None)
+        self.saved = []
+
+    def look_is_due(self):
+        return self.is_best
+
+    def look(self):
+        return True
+
+    def save(self, *, is_best, wait=False):
+        self.saved.append(self.progress.step)
+
+    last_checkpoint = Session.last_checkpoint
+    _stopped = Session._stopped
+
+
+def test_a_lost_step_is_not_saved_in_place_of_a_whole_one(tmp_path):
+    """But where an evaluation has found the weights good, and at the end of the run."""
+    for step, lost, is_best, saved in (
+        (4, 0, False, [4]), (4, 1, False, []), (4, 1, True, [4]), (20, 1, False, [20])
+    ):  # fmt: skip
+        run = Saving(tmp_path, step=step, lost=lost, is_best=is_best)
+        Session.after_step(run, stop_signal=0)
+        assert run.saved == saved
+
+
+def test_a_signal_in_lost_steps_names_the_checkpoint_before_them(tmp_path):
+    """And where there is none, what --resume does."""
+    run = Saving(tmp_path, step=6, lost=2)
+    with pytest.raises(Stopped, match="there is no checkpoint yet"):
+        Session.after_step(run, stop_signal=15)
+    (run.checkpoints / "latest").write_text("step-000004\n")
+    with pytest.raises(Stopped) as told:
+        Session.after_step(run, stop_signal=15)
+    assert run.saved == []
+    assert "nothing was saved of its last 2 step(s), which were lost" in str(told.value)
+    assert f"the checkpoint is {run.checkpoints / 'step-000004'}" in str(told.value)
+
+
+def test_a_checkpoint_of_the_step_before_the_first_lost_one_is_doubted(session):
+    """The update that was saved last may be the one that spoilt the weights."""
+    for name in ("step-000002", "step-000004"):
+        (session.checkpoints / name).mkdir()
+    (session.checkpoints / "latest").write_text("step-000004\n")
+    for step in range(5, 4 + MOST_LOST_STEPS):
+        stop_on_lost_steps(session, record(NAN, step=step), skipped=False)
+    with pytest.raises(TrainingError) as told:
+        stop_on_lost_steps(session, record(NAN, step=4 + MOST_LOST_STEPS), skipped=False)
+    assert "its weights may be spoilt" in str(told.value)
+    assert "move it away to go on from step-000002" in str(told.value)
