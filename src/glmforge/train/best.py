@@ -53,7 +53,7 @@ def note_evaluation(progress: Progress, values: Mapping[str, Any], config: RunCo
     """
     training = config.training
     loss = values.get("eval_loss")
-    if loss is not None and progress.step > 0:
+    if loss is not None and math.isfinite(loss) and progress.step > 0:
         lowest = progress.best_eval_loss
         progress.best_eval_loss = loss if lowest is None else min(lowest, loss)
     value = _metric(progress, values, training.metric_for_best_model)
@@ -63,7 +63,8 @@ def note_evaluation(progress: Progress, values: Mapping[str, Any], config: RunCo
     if greater is None:
         greater = training.metric_for_best_model not in _LOWER_IS_BETTER
     best = progress.best_metric
-    if best is None or (value > best if greater else value < best):
+    # NaN, of spoilt weights, is never the best, also where nothing else was measured yet.
+    if math.isfinite(value) and (best is None or (value > best if greater else value < best)):
         progress.best_metric, progress.best_step = value, progress.step
         progress.evaluations_since_best = 0
         return True

@@ -78,6 +78,14 @@ def test_patience_ends_a_run_after_evaluations_in_a_row_without_gain():
     )
 
 
+def test_a_measure_that_is_not_a_number_is_never_the_best():
+    """Not as the first one either, which nothing could beat any more."""
+    nan = float("nan")
+    progress, best = looks(config(), "eval_loss", [9.0, nan, 2.0, nan, 1.0])
+    assert best == [False, False, True, False, True]
+    assert (progress.best_step, progress.best_metric, progress.best_eval_loss) == (4, 1.0, 1.0)
+
+
 def test_an_evaluation_without_the_measure_says_nothing():
     """All references empty: neither a gain nor a loss of patience."""
     settings = config(metric_for_best_model="eval_rouge_l", early_stopping_patience=1)
