@@ -325,6 +325,7 @@ CASES = {
         f"resume_{method}_{stage}": partial(_interrupted, method=method, stage=stage)
         for method, stage in _RESUMED
     },
+    "resume_dora_3": partial(_interrupted, method="lora", stage=3, lora={"use_dora": True}),
     **{
         f"elastic_{method}_{stage}": partial(
             _elsewhere, source=f"resume_{method}_{stage}", method=method, stage=stage

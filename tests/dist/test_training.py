@@ -17,6 +17,7 @@ CASES = (
     "resume_full_3",
     "resume_lora_2",
     "resume_lora_3",
+    "resume_dora_3",
     "stopped_by_a_signal",
     "lost_steps",
     "only_lost_steps",

@@ -147,6 +147,8 @@ def build_engine(model: nn.Module, config: Mapping[str, Any], settings: Optimize
     zero = config["zero_optimization"]
     offload = (zero.get("offload_optimizer") or {}).get("device", "none") != "none"
     optimizer = build_optimizer(model, settings, offload=offload)
+    if zero.get("stage") == 3:
+        gather_dora_layers_whole(model)
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=optimizer,
@@ -154,6 +156,19 @@ def build_engine(model: nn.Module, config: Mapping[str, Any], settings: Optimize
         dist_init_required=False,
     )
     return engine
+
+
+def gather_dora_layers_whole(model: nn.Module) -> None:
+    """Let ZeRO-3 gather a DoRA layer's weights together.
+
+    DoRA reads A's shape outside of A's own forward, where A may be divided: after a checkpoint was
+    loaded it is, when a layer is computed again for its gradients.
+    """
+    from deepspeed.utils import set_z3_leaf_modules
+    from peft.tuners.lora import Linear
+
+    if any(isinstance(m, Linear) and any(m.use_dora.values()) for m in model.modules()):
+        set_z3_leaf_modules(model, [Linear])
 
 
 def check_engine_config(config: Mapping[str, Any]) -> None:
