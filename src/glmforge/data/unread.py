@@ -8,6 +8,8 @@ and one line tells of it before training.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from glmforge.data.conversation import shown
+
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 _QUESTIONS = frozenset(
     "prompt query instruction instructions question questions input inputs problem context 问题 "
@@ -26,6 +28,7 @@ _OF_RESULTS = _OF_MESSAGES | frozenset(("name", "parameters", "observation"))
 _RESULTS = ("tool", "function", "observation")
 _KEPT_NAMES = 200  # names that are counted; a file may have a new one in each record
 _SHOWN_NAMES = 8
+_LONGEST_NAME = 60  # characters that are shown of one
 
 
 def unread_fields(
@@ -94,6 +97,12 @@ def unread_line(counts: Mapping[str, int]) -> str:
     if not counts:
         return ""
     most = sorted(counts.items(), key=lambda item: -item[1])
-    said = ", ".join(f"{name} × {number:,}" for name, number in most[:_SHOWN_NAMES])
+    said = ", ".join(f"{_named(name)} × {number:,}" for name, number in most[:_SHOWN_NAMES])
     more = f" and {len(most) - _SHOWN_NAMES} more" if len(most) > _SHOWN_NAMES else ""
     return f"fields not read: {said}{more}"
+
+
+def _named(name: str) -> str:
+    """A field's name as it can stand in one line: names come from files, with anything in them."""
+    short = name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "…"
+    return shown(short).replace("\n", "\\n")

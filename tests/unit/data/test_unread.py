@@ -120,3 +120,9 @@ def test_names_without_end_are_counted_in_bounded_memory():
         count_unread(counts, [f"key{number}"])
     assert len(counts) == 200
     assert unread_line(counts).endswith(" and 192 more")
+
+
+def test_a_fields_name_is_safe_to_print_whatever_it_is():
+    """Found by the fuzzer: a CSV header with a control character in it."""
+    line = unread_line({"i\x1dDo\nput": 2, "x" * 500: 1})
+    assert line == "fields not read: i\\x1dDo\\nput × 2, " + "x" * 60 + "… × 1"
