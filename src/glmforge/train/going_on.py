@@ -15,7 +15,7 @@ from glmforge.errors import CheckpointError
 from glmforge.train import rundir
 from glmforge.train.changes import Change, Present, all_changes, check_changes, note_changes
 from glmforge.train.prepare import RunPlan
-from glmforge.train.resume import Start, clear_way, find_start, load_start
+from glmforge.train.resume import Start, check_world_size, clear_way, find_start, load_start
 from glmforge.train.state import Progress
 
 Say = Callable[[str], None]
@@ -52,9 +52,12 @@ def find_resumption(
     """Find the newest whole checkpoint of a run and compare the run with what it was.
 
     Raises:
-        CheckpointError: there is none; or something changed that was not allowed or cannot be.
+        CheckpointError: there is none; something changed that was not allowed or cannot be; or
+            another number of processes wrote it than can go on with it.
     """
     start = find_start(directory, ranks)
+    stage = planned.engine_config["zero_optimization"]["stage"]
+    check_world_size(start, ranks, stage=stage)
     now = Present(
         config=config,
         manifest=manifest,

@@ -104,6 +104,21 @@ def find_start(directory: Path, ranks: Ranks) -> Start:
     return ranks.on_main(look)
 
 
+def check_world_size(start: Start, ranks: Ranks, *, stage: int) -> None:
+    """Make sure that the processes of now can take the checkpoint.
+
+    Raises:
+        CheckpointError: other many wrote it, at a stage whose state is not converted.
+    """
+    if stage == 0 and start.is_elastic(ranks):
+        raise CheckpointError(
+            f"{start.path}: {start.world_size} process(es) wrote it, and there are "
+            f"{ranks.world_size} now; without ZeRO (stage 0) a run goes on with the same number "
+            f"only: use --nproc {start.world_size}, or start another run from its weights with "
+            "--init-from"
+        )
+
+
 def clear_way(start: Start, ranks: Ranks, say: Any) -> None:
     """Set damaged newer checkpoints aside and remove half-made ones; the run will go on."""
     if ranks.is_main:

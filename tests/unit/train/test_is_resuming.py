@@ -1,12 +1,13 @@
 """A run that was saved once is never begun again, whatever became of its checkpoints."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from glmforge.errors import CheckpointError
 from glmforge.train.checkpoint import newest_complete
-from glmforge.train.resume import is_resuming
+from glmforge.train.resume import Start, check_world_size, is_resuming
 
 TRAIN = json.dumps({"kind": "train", "step": 1}) + "\n"
 
@@ -50,3 +51,13 @@ def test_checkpoints_that_are_gone_stand_in_the_way(run):
 def test_weights_say_that_a_run_was_saved(run, name):
     (run / name).mkdir()
     assert is_resuming(run, "auto")
+
+
+def test_without_zero_another_number_of_processes_is_refused(tmp_path):
+    """With what to write instead; the other stages convert their state."""
+    start = Start(path=tmp_path / "step-000004", step=4, world_size=2, skipped=(), damaged=())
+    for stage in (1, 2, 3):
+        check_world_size(start, SimpleNamespace(world_size=1), stage=stage)
+    check_world_size(start, SimpleNamespace(world_size=2), stage=0)
+    with pytest.raises(CheckpointError, match=r"2 process.* wrote it, and there are 1 .*--nproc 2"):
+        check_world_size(start, SimpleNamespace(world_size=1), stage=0)
