@@ -91,7 +91,9 @@ def _started_from(scratch: Path, stage: int, method: str) -> object:
     note = json.loads((scratch / "middle" / "init_from.json").read_text())
     found["given"] = note["given"]
     if dist.get_rank() == 0:  # as if it had died before its first checkpoint
-        shutil.rmtree(scratch / "middle" / "checkpoints")
+        for directory in ("checkpoints", "adapter", "model"):
+            shutil.rmtree(scratch / "middle" / directory, ignore_errors=True)
+        (scratch / "middle" / "checkpoints").mkdir()
         (scratch / "middle" / "final.json").unlink()
     dist.barrier()
     found["again"] = run(scratch, "middle", max_steps=2, resume="auto", **kwargs)["eval"]
