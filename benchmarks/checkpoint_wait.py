@@ -4,7 +4,8 @@
 
 Real engine, real training steps on rows of random ids, a checkpoint every --save-steps (50). Lost
 is the share of the time that training stood still, plus what the steps themselves were slower
-than without checkpoints. Prints one JSON line.
+than without checkpoints; lost_share_at_50 is what one checkpoint cost, spread over 50 such steps
+(--save-steps 20 takes less time to measure). Prints one JSON line.
 """
 
 import argparse
@@ -17,15 +18,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
+MODES = ("at once", "background")
+
 
 def order_of(args: argparse.Namespace, vocabulary: int):
     """Rows of random ids, every token trained."""
     from glmforge.data import BatchPlan, Example, unpacked
 
     draw = np.random.default_rng(0)
-    ids = draw.integers(2, vocabulary, (args.rows, args.length), dtype=np.int32)
+    rows = args.rows * args.accumulation
+    ids = draw.integers(2, vocabulary, (rows, args.length), dtype=np.int32)
     examples = [Example(input_ids=row, labels=row, source="random") for row in ids]
-    return BatchPlan(examples, unpacked(args.rows), global_batch=args.rows, seed=0, packed=False)
+    plan = {"global_batch": len(examples), "seed": 0, "packed": False}
+    return BatchPlan(examples, unpacked(len(examples)), **plan)
 
 
 def engine_of(args: argparse.Namespace, device: torch.device):
@@ -46,7 +51,7 @@ def engine_of(args: argparse.Namespace, device: torch.device):
         )
     else:
         model.requires_grad_(True)
-    sizes = BatchSizes(micro_batch=args.rows, accumulation=1, world_size=1)
+    sizes = BatchSizes(micro_batch=args.rows, accumulation=args.accumulation, world_size=1)
     config = write_config(EngineSettings(sizes=sizes, precision=precision, max_grad_norm=1.0), None)
     adam = {"learning_rate": 1e-5, "betas": (0.9, 0.999), "epsilon": 1e-8, "weight_decay": 0.0}
     return build_engine(model, config, OptimizerSettings(**adam)), model.config.vocab_size
@@ -57,11 +62,10 @@ def measure(args: argparse.Namespace, engine, order, ranks, saver) -> dict[str, 
     from glmforge.train.loop import train_step
     from glmforge.train.state import Progress
 
-    steps, stood = [], 0.0
+    steps, stood, saves = [], 0.0, 0
+    shape = {"micro_batch": args.rows, "accumulation": args.accumulation, "pad_to": args.length}
     for step in range(1, args.steps + 1):
-        batches = order.rank_batches(
-            0, 0, rank=0, world_size=1, micro_batch=args.rows, accumulation=1, pad_to=args.length
-        )
+        batches = order.rank_batches(0, 0, rank=0, world_size=1, **shape)
         mark = time.perf_counter()
         train_step(engine, batches, 1e-5, ranks)  # reads the loss: the device has caught up
         steps.append(time.perf_counter() - mark)
@@ -70,6 +74,7 @@ def measure(args: argparse.Namespace, engine, order, ranks, saver) -> dict[str, 
         mark = time.perf_counter()
         if step % args.save_steps == 0:
             saver.save(Progress(step=step), is_best=False, wait=False)
+            saves += 1
         else:
             saver.poll()
         stood += time.perf_counter() - mark
@@ -80,6 +85,7 @@ def measure(args: argparse.Namespace, engine, order, ranks, saver) -> dict[str, 
     return {
         "step_seconds": statistics.fmean(steps[args.warmup :]),
         "stood_seconds": stood,
+        "saves": saves,
         "last_wait_seconds": time.perf_counter() - mark,
     }
 
@@ -92,7 +98,9 @@ def main() -> None:
     parser.add_argument("--method", choices=("lora", "full"), default="full")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--save-steps", type=int, default=50)
-    parser.add_argument("--rows", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=2, help="of a micro-batch")
+    parser.add_argument("--accumulation", type=int, default=1)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--warmup", type=int, default=5, help="first steps that are not counted")
     args = parser.parse_args()
@@ -107,7 +115,7 @@ def main() -> None:
         engine, vocabulary = engine_of(args, ranks.device)
         order = order_of(args, vocabulary)
         one = checkpoint_bytes(engine.module, exclude_frozen=args.method == "lora")
-        for name in ("without", "at once", "background"):
+        for name in ("without", *args.modes):
             directory = args.out / name.replace(" ", "-") / "checkpoints"
             saver = Saver(
                 engine=engine,
@@ -124,9 +132,10 @@ def main() -> None:
                 found[name]["checkpoint_gib"] = directory_bytes(directory) / 2**30
                 shutil.rmtree(directory)
     plain = found["without"]["step_seconds"]
-    for name in ("at once", "background"):
+    for name in args.modes:
         row = found[name]
         lost = row["stood_seconds"] + args.steps * (row["step_seconds"] - plain)
+        row["lost_share_at_50"] = lost / row["saves"] / (50 * plain)
         row["stood_share"] = row["stood_seconds"] / (args.steps * plain)
         row["lost_share"] = lost / (args.steps * plain)
     print(json.dumps({k: {n: round(v, 4) for n, v in row.items()} for k, row in found.items()}))
