@@ -63,7 +63,7 @@ def test_shards_join_to_one_model_directory_with_the_shipped_vocabulary(tmp_path
     assert (model / "tokenizer.model").is_file()
 
 
-@pytest.mark.parametrize("shape", ["base", "deep", "wide"])
+@pytest.mark.parametrize("shape", ["base", "wide"])
 def test_a_candidate_is_small_enough_to_ship(shape):
     config = json.loads((FOLDER / "shapes" / f"{shape}.json").read_text(encoding="utf-8"))
     width, groups = config["hidden_size"], config["multi_query_group_num"]
