@@ -48,7 +48,7 @@ check: setup  ## lint, format, types, layers
 	@$(STAGE) "layers (import-linter)" $(BIN)/lint-imports --no-logo
 
 unit: setup  ## unit tests only
-	@$(STAGE) "unit tests" $(PYTEST) -n 2 --dist loadfile $(TESTS)
+	@$(STAGE) "unit tests" $(PYTEST) -n 3 --dist loadfile $(TESTS)
 
 format: setup  ## rewrite the code in the house format
 	@$(BIN)/ruff check --fix $(CODE)

@@ -137,7 +137,10 @@ class ChatTemplate:
         self._refuse_spellings(conversation)
         if not self._has_template:
             return self._plain(conversation.messages[-1].content)
-        return self._ids(self._text(conversation, prompt=True))
+        self._refuse_unrendered(conversation)
+        text = self._text(conversation, prompt=True)
+        _refuse_left_out(text, conversation)
+        return self._ids(text)
 
     def text_row(self, text: str) -> Row:
         """The tokenizer's own beginning, text, end of text."""

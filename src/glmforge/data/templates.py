@@ -191,6 +191,7 @@ def generation_prompt(
     """Ids from which the model answers: the history up to where its own tokens begin.
 
     Raises:
-        DataError: a message cannot be read, or the family cannot express it.
+        DataError: a message cannot be read, or the family (the model's chat template) cannot
+            express it or leaves it out.
     """
     return template_for(tokenizer).prompt(conversation_of(messages, tools))

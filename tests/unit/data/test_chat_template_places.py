@@ -158,3 +158,22 @@ def test_texts_are_found_as_templates_trim_and_escape_them_and_only_in_order():
     assert left_out('s 二十度 a "b"\nc', messages, ()) == [
         "the content of message 3 (assistant)"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "lost"),
+    [
+        ([{"role": "system", "content": "你是客服"}, QUESTION], None, "the system message"),
+        ([QUESTION], TOOLS, "the tools"),
+        ([QUESTION, call(), RESULT], None, "the call of 'weather'"),
+        ([QUESTION, ANSWER, {"role": "user", "content": "好"}], None, "the content of message 2"),
+    ],
+)
+def test_a_prompt_is_refused_too_where_the_template_leaves_a_part_of_it_out(messages, tools, lost):
+    """Or a chat, a served request or an evaluation would ask without it, and say nothing."""
+    users = (
+        "{% for m in messages if m.role == 'user' %}<|im_start|>user\n{{ m.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    with pytest.raises(DataError, match=f"does not render {lost}"):
+        generation_prompt(messages, tokenizer_with(users), tools)

@@ -73,7 +73,7 @@ def test_every_format_is_divided_and_gives_what_memory_would(stub, tmp_path, sma
     assert done[-1] == (path.stat().st_size,) * 2
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "json", "jsonl.gz"])
+@pytest.mark.parametrize("kind", ["json", "jsonl.gz"])
 def test_two_processes_make_the_same_set_as_one(shared, tmp_path, small_units, monkeypatch, kind):
     from glmforge.models import load_tokenizer
 
