@@ -181,14 +181,19 @@ def _check_options(
     if max_shard_size is not None:
         parse_size(max_shard_size)
     if found.adapter is not None and not merge:
-        options = {"--dtype": dtype, "--max-shard-size": max_shard_size}
+        values = {"--dtype": dtype, "--max-shard-size": max_shard_size}
         problems += [
             f"{option} does nothing for an adapter: add --merge or leave it out"
-            for option, value in options.items()
+            for option, value in values.items()
             if value is not None
         ]
-    if found.adapter is None and fix_names:
-        problems.append("--fix-names does nothing for whole weights: leave it out")
+    if found.adapter is None:
+        options = {"--merge": merge, "--fix-names": fix_names}
+        problems += [
+            f"{option} does nothing for whole weights: leave it out"
+            for option, given in options.items()
+            if given
+        ]
     if problems:
         raise ExportError(problems)
 

@@ -32,14 +32,14 @@ from glmforge.train.signals import SignalFlag
 from glmforge.train.state import Progress
 
 
-def next_commands(run: Path, checkpoint: Path) -> list[str]:
+def next_commands(run: Path, checkpoint: Path, *, is_adapter: bool) -> list[str]:
     """Say how to go on with a run that was stopped, and what its checkpoint can become."""
     config, source = shlex.quote(str(run / "config.yaml")), shlex.quote(str(checkpoint))
     return [
         f"  go on:       glmforge train {config} --resume auto   (or your command again, with "
         "--resume auto)",
         f"  consolidate: glmforge consolidate {source} OUT",
-        f"  export:      glmforge export {source} OUT --merge",
+        f"  export:      glmforge export {source} OUT{' --merge' if is_adapter else ''}",
     ]
 
 
@@ -169,9 +169,8 @@ class Session:
             said += f"nothing was saved of its last {lost} step(s), which were lost; "
         if checkpoint is None:
             return said + "there is no checkpoint yet: with --resume auto the run begins again"
-        return "\n".join(
-            [f"{said}the checkpoint is {checkpoint}", *next_commands(self.directory, checkpoint)]
-        )
+        commands = next_commands(self.directory, checkpoint, is_adapter=self.config.trains_adapter)
+        return "\n".join([f"{said}the checkpoint is {checkpoint}", *commands])
 
     def last_checkpoint(self) -> Path | None:
         """Return the newest checkpoint that has its name, None before the first."""
