@@ -35,6 +35,7 @@ from glmforge.train.out_of_memory import out_of_memory_explained
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
 from glmforge.train.prepare import RunPlan, plan_run
 from glmforge.train.resume import is_resuming
+from glmforge.train.run_lock import one_run
 from glmforge.train.same_start import check_same_start
 from glmforge.train.saving import saver_of
 from glmforge.train.session import Session
@@ -125,20 +126,32 @@ def train(
             allow_changes=allow_changes,
             init_from=init_from,
         )
-        with out_of_memory_explained(settings, ranks):
-            session = _prepare(settings, directory, ranks, signals, choices)
-        with closing(session.saver), closing(session.recorder):
-            try:
-                with (
-                    out_of_memory_explained(settings, ranks, session),
-                    beating(directory, ranks, session.position),
-                ):
-                    session.begin()
-                    train_loop(session)
-                    return _finish(session)
-            except (Stopped, TrainingError) as error:
-                _note_end(session, error)
-                raise
+        with one_run(directory, ranks, sayer(ranks)):
+            return _run(settings, directory, ranks, signals, choices)
+
+
+def _run(
+    config: RunConfig,
+    directory: Path,
+    ranks: Ranks,
+    signals: SignalFlag,
+    choices: Choices,
+) -> RunResult:
+    """Train to the end, or leave word of why it ended before."""
+    with out_of_memory_explained(config, ranks):
+        session = _prepare(config, directory, ranks, signals, choices)
+    with closing(session.saver), closing(session.recorder):
+        try:
+            with (
+                out_of_memory_explained(config, ranks, session),
+                beating(directory, ranks, session.position),
+            ):
+                session.begin()
+                train_loop(session)
+                return _finish(session)
+        except (Stopped, TrainingError) as error:
+            _note_end(session, error)
+            raise
 
 
 def _note_end(session: Session, error: Stopped | TrainingError) -> None:
