@@ -102,7 +102,8 @@ class Saving:
 
     def __init__(self, directory, *, step, lost, total=20, is_best=False):
         self.progress = Progress(step=step, lost_in_a_row=lost)
-        self.config = SimpleNamespace(training=SimpleNamespace(save_steps=1))
+        training = SimpleNamespace(save_steps=1)
+        self.config = SimpleNamespace(training=training, trains_adapter=True)
         self.total_steps, self.finished, self.is_best = total, step == total, is_best
         self.directory, self.checkpoints = directory, directory / "checkpoints"
         self.checkpoints.mkdir(exist_ok=True)
