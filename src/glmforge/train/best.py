@@ -5,11 +5,12 @@ values are the same on every rank, so the decisions are too.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glmforge.config import RunConfig
 from glmforge.config.training_settings import STEP_METRICS
+from glmforge.train.changes import VALIDATION
 from glmforge.train.metrics import StepRecord
 from glmforge.train.state import Progress
 
@@ -17,6 +18,11 @@ _LOWER_IS_BETTER = frozenset(
     """eval_loss eval_repetition eval_empty_answers eval_empty_references loss grad_norm
     skipped_steps step_seconds data_seconds peak_gib""".split()
 )
+
+_DECIDES = frozenset({"training.metric_for_best_model", "training.greater_is_better"})
+"""Settings that say what is best."""
+_MEASURES = frozenset({VALIDATION, "data.validation", "data.validation_size"})
+"""What changes the rows that evaluations measure."""
 
 
 def note_step(progress: Progress, record: StepRecord, config: RunConfig) -> None:
@@ -72,6 +78,29 @@ def note_evaluation(progress: Progress, values: Mapping[str, Any], config: RunCo
     patience = training.early_stopping_patience
     progress.ended_early = patience is not None and progress.evaluations_since_best >= patience
     return False
+
+
+def best_begins_anew(progress: Progress, changed: Sequence[str]) -> list[str]:
+    """Forget the best value where another metric, or other rows, will be compared with it.
+
+    Args:
+        progress: of the run that goes on.
+        changed: what is no longer as it was, as ``changes`` names it.
+
+    Returns:
+        A line for people, where something was forgotten.
+    """
+    reasons = [what for what in changed if what in _DECIDES or what in _MEASURES]
+    if not reasons or (progress.best_metric is None and progress.best_eval_loss is None):
+        return []
+    before = progress.best_metric
+    said = "" if before is None else f" (so far {before:.4f} at step {progress.best_step})"
+    progress.best_metric = progress.best_step = None
+    progress.evaluations_since_best = 0
+    progress.window_sum, progress.window_steps = 0.0, 0
+    if any(what in _MEASURES for what in reasons):
+        progress.best_eval_loss = None
+    return [f"the best evaluation{said} is looked for anew: {', '.join(reasons)} changed"]
 
 
 def early_end_line(progress: Progress, config: RunConfig) -> str:

@@ -40,6 +40,10 @@ _FIXED = frozenset(
 )
 
 
+DATA = "the training data, tokenizer or template"
+VALIDATION = "the validation data"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One difference between a run as it began and as it would go on."""
@@ -116,10 +120,21 @@ def all_changes(directory: Path, now: Present) -> list[Change]:
         {"deepspeed": {k: v for k, v in now.engine_config.items() if k not in _SHARING}},
         free=frozenset(),
     )
+    rows = [each["files"].get("validation", ()) for each in (written, now.manifest)]
+    before, after = ([file.get("sha256") for file in files] for files in rows)
+    if before != after:
+        found.append(
+            Change(
+                what=VALIDATION,
+                before=f"{len(before)} file(s)",
+                after=f"{len(after)} with other bytes" if after else "absent",
+                effect="evaluations are not comparable with the earlier ones",
+            )
+        )
     if written["hash"] != now.manifest["hash"]:
         found.append(
             Change(
-                what="the training data, tokenizer or template",
+                what=DATA,
                 before=f"{written['examples']} examples (hash {written['hash'][:12]})",
                 after=f"{now.manifest['examples']} (hash {now.manifest['hash'][:12]})",
                 effect=f"other rows from here on; {directory}/data.json names the files",

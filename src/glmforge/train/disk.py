@@ -68,7 +68,7 @@ def check_before_run(directory: Path, one: int, *, keep: int) -> str | None:
         raise CheckpointError(
             f"{os.path.abspath(directory)}: a checkpoint takes about {one / GIB:.1f} GiB and two "
             f"must fit at a time, but {free / GIB:.1f} GiB are free: free some, or put "
-            "training.output_dir on another disk. Nothing was written"
+            "training.output_dir on another disk. The run was not begun"
         )
     if free < most:
         return (

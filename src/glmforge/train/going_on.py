@@ -13,7 +13,17 @@ from glmforge.config import RunConfig
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import CheckpointError
 from glmforge.train import rundir
-from glmforge.train.changes import Change, Present, all_changes, check_changes, note_changes
+from glmforge.train.best import best_begins_anew
+from glmforge.train.changes import (
+    DATA,
+    VALIDATION,
+    Change,
+    Present,
+    all_changes,
+    check_changes,
+    note_changes,
+)
+from glmforge.train.past import restore_description
 from glmforge.train.prepare import RunPlan
 from glmforge.train.resume import Start, check_world_size, clear_way, find_start, load_start
 from glmforge.train.state import Progress
@@ -27,6 +37,8 @@ class Resumption:
 
     start: Start
     changes: tuple[Change, ...]
+    restored: tuple[str, ...] = ()
+    """A sentence for each file of the run directory that was put back from the checkpoint."""
 
 
 def manifest_of(config: RunConfig, planned: RunPlan, ranks: Ranks) -> dict[str, Any]:
@@ -67,7 +79,8 @@ def find_resumption(
         step=start.step,
     )
 
-    def look() -> tuple[Change, ...]:
+    def look() -> Resumption:
+        restored = restore_description(directory, start.path)
         changes = all_changes(directory, now)
         check_changes(directory, changes, allowed=allow_changes)
         if changes and start.step >= planned.total_steps:
@@ -75,9 +88,9 @@ def find_resumption(
                 f"{start.path}: {start.step} steps are done and the run has {planned.total_steps} "
                 "now: nothing is left to train; write more training.max_steps (or epochs)"
             )
-        return tuple(changes)
+        return Resumption(start=start, changes=tuple(changes), restored=restored)
 
-    return Resumption(start=start, changes=ranks.on_main(look))
+    return ranks.on_main(look)
 
 
 def resume_into(
@@ -99,6 +112,8 @@ def resume_into(
         exclude_frozen=config.trains_adapter,
         seed=config.training.seed,
     )
+    for line in found.restored:
+        say(line)
     say(f"resumed {found.start.path} after step {progress.step}")
     if ranks.is_main:
         rundir.forget_end(directory)
@@ -107,7 +122,14 @@ def resume_into(
     progress.ended_early = False
     for change in found.changes:
         say(f"changed: {change.sentence()}")
+    changed = [change.what for change in found.changes]
+    if config.data.validation_size is not None and DATA in changed:
+        changed.append(VALIDATION)  # it is a part of the training files
+    for line in best_begins_anew(progress, changed):
+        say(line)
     if ranks.is_main:
+        if progress.best_step is None:
+            (found.start.path.with_name("best")).unlink(missing_ok=True)
         note_changes(directory, found.changes, progress.step)
         rundir.write_run_files(
             directory,

@@ -69,6 +69,7 @@ class Recorder:
         total_steps: int,
         start: int | None,
         trackers: Trackers,
+        say: Say,
     ) -> None:
         """Open the files, dropping records after step `start` that a resumed run will redo.
 
@@ -82,7 +83,11 @@ class Recorder:
         if not is_main:
             return
         for name in ("metrics.jsonl", "samples.jsonl"):
-            _drop_after(directory / name, -1 if start is None else start)
+            path = directory / name
+            if start is not None and name == "metrics.jsonl" and not path.exists():
+                say(f"{path} is missing: it begins again after step {start}")
+            if damaged := _drop_after(path, -1 if start is None else start):
+                say(f"{path}: {damaged} damaged line(s) were left out: its curves have gaps there")
         self._file: TextIO = open(directory / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
         self._samples: TextIO = open(directory / "samples.jsonl", "a", encoding="utf-8")  # noqa: SIM115
         self._bar = _Bar(total_steps, start or 0)
@@ -201,26 +206,35 @@ def open_recorder(
         total_steps=total_steps,
         start=start,
         trackers=trackers,
+        say=say,
     )
 
 
-def _drop_after(path: Path, step: int) -> None:
-    """Rewrite a record file without the rows of steps after `step` (a resumed run redoes them)."""
+def _drop_after(path: Path, step: int) -> int:
+    """Rewrite a record file without the rows of steps after `step` (a resumed run redoes them).
+
+    Returns:
+        How many lines could not be read, but for one without an end: that was being written when
+        the run was killed.
+    """
     if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").split("\n"):
+        return 0
+    kept, damaged = [], 0
+    for line in path.read_bytes().splitlines(keepends=True):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the line that was being written when the run was killed
-        if row["step"] <= step:
-            kept.append(line + "\n")
+            at = json.loads(line)["step"]
+            keeps = at <= step
+        except (ValueError, TypeError, KeyError):
+            damaged += line.endswith(b"\n")
+            continue
+        if keeps:
+            kept.append(line if line.endswith(b"\n") else line + b"\n")
     temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(kept), encoding="utf-8")
+    temporary.write_bytes(b"".join(kept))
     temporary.replace(path)
+    return damaged
 
 
 class _Bar:

@@ -33,6 +33,7 @@ from glmforge.train.memory_plan import plan_start
 from glmforge.train.metrics import open_recorder
 from glmforge.train.out_of_memory import out_of_memory_explained
 from glmforge.train.outputs import replace_directory, write_adapter, write_model
+from glmforge.train.past import inputs_changed
 from glmforge.train.prepare import RunPlan, plan_run
 from glmforge.train.resume import is_resuming
 from glmforge.train.run_lock import one_run
@@ -171,7 +172,7 @@ def _note_end(session: Session, error: Stopped | TrainingError) -> None:
 
 def _already_complete(config: RunConfig, directory: Path) -> RunResult | None:
     final = rundir.read_final(directory)
-    if final is None or final["status"] != "complete":
+    if final is None or final["status"] != "complete" or inputs_changed(directory, config):
         return None
     if changed_settings(directory, config):
         return None  # refused, or lengthened: settled with everything else that may have changed

@@ -123,9 +123,12 @@ def write_final(directory: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_final(directory: Path) -> dict[str, Any] | None:
-    """Return final.json's values, or None where the run has not ended."""
-    path = directory / "final.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    """Return final.json's values; None where the run has not ended, or the file cannot be read."""
+    try:
+        values = json.loads((directory / "final.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return values if isinstance(values, dict) and "status" in values else None
 
 
 def forget_end(directory: Path) -> None:

@@ -7,7 +7,10 @@ recorder has written before: the curve is whole, and a line says what happened.
 """
 
 import contextlib
+import errno
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,8 @@ TRAIN_SCALARS = (
 )
 """What is shown of a step, by the names of metrics.jsonl, under ``train/``."""
 
+_ROOM_BYTES = 1 << 20
+"""Less free space counts as a full disk: the writer's thread dies of one with a traceback."""
 _SELDOM_SECONDS = 1 << 30  # the writer's own thread never flushes: we do
 
 
@@ -116,6 +121,8 @@ class TensorBoard:
         Raises:
             OSError: it cannot be written at all (full disk, no permission).
         """
+        if shutil.disk_usage(self._run).free < _ROOM_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
         if self._writer is None:
             lost = self._start is not None and not any(self._folder.glob("events.out.*"))
             if lost:

@@ -231,7 +231,21 @@ class Remembering:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """Read trackers.json; without it no service has got anything.
+
+    Raises:
+        TrainingError: it cannot be read.
+    """
+    if not path.exists():
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {name: {"id": each["id"], "steps": each["steps"]} for name, each in found.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TrainingError(
+            f"{path}: cannot be read ({error}), so that it is not known which curves of the "
+            "services of training.report_to are this run's: delete it, and they begin anew there"
+        ) from error
 
 
 def _failures(name: str) -> tuple[type[BaseException], ...]:

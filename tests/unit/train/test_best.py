@@ -6,7 +6,7 @@ import pytest
 
 from glmforge.assets import asset_path
 from glmforge.config import config_from_mapping
-from glmforge.train.best import early_end_line, note_evaluation, note_step
+from glmforge.train.best import best_begins_anew, early_end_line, note_evaluation, note_step
 from glmforge.train.metrics import StepRecord
 from glmforge.train.state import Progress
 from small_models import TINY_MODEL
@@ -164,3 +164,34 @@ def test_a_resumed_run_has_the_same_mean():
     note_step(progress, record(2, loss=0.7), settings)
     again = Progress.from_dict(json.loads(json.dumps(progress.to_dict())))
     assert again == progress
+
+
+def reached():
+    return Progress(step=9, best_metric=2.5, best_step=6, best_eval_loss=2.5,
+                    evaluations_since_best=2, window_sum=3.0, window_steps=2)  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["training.metric_for_best_model", "training.greater_is_better"])
+def test_another_measure_is_not_compared_with_the_old_ones_best(what):
+    """And waiting begins anew; the lowest validation loss stays what it is."""
+    progress = reached()
+    (line,) = best_begins_anew(progress, ["training.seed", what])
+    assert line == (
+        f"the best evaluation (so far 2.5000 at step 6) is looked for anew: {what} changed"
+    )
+    assert progress == Progress(step=9, best_eval_loss=2.5)
+    settings = config(metric_for_best_model="eval_rouge_l")
+    assert note_evaluation(progress, {"eval_rouge_l": 0.1}, settings)
+
+
+def test_other_validation_rows_begin_the_lowest_loss_anew_too():
+    progress = reached()
+    assert best_begins_anew(progress, ["the validation data"])
+    assert progress == Progress(step=9)
+
+
+def test_what_is_best_stays_where_only_the_training_changed():
+    progress = reached()
+    assert best_begins_anew(progress, ["training.learning_rate", "data.train"]) == []
+    assert best_begins_anew(Progress(step=9), ["the validation data"]) == []
+    assert progress == reached()

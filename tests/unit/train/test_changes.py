@@ -20,6 +20,7 @@ from glmforge.train.schedule import rate_at
 ENGINE = {"train_batch_size": 4, "zero_optimization": {"stage": 2}, "fp16": {"enabled": False}}
 MANIFEST = {
     "hash": "a" * 64,
+    "files": {"train": [{"path": "t.jsonl", "bytes": 3, "sha256": "c"}]},
     "examples": {"train": 3},
     "model": {"config.json": "2 bytes (aa)", "model.safetensors": "9 bytes (bb)"},
     "total_steps": 100,
@@ -156,3 +157,13 @@ def test_allowed_changes_are_noted_in_the_run_directory(run):
         (40, "training.seed", "7"),
         (60, "training.seed", "8"),
     ]
+
+
+def test_other_validation_bytes_are_a_change_of_their_own(run):
+    """At another place with the same bytes they are none."""
+    files = {"validation": [{"path": "v.jsonl", "bytes": 3, "sha256": "d"}]}
+    (found,) = changes(run, config(), files=MANIFEST["files"] | files)
+    assert found.what == "the validation data"
+    assert "not comparable" in found.effect
+    moved = {"train": [{"path": "/x/t.jsonl", "bytes": 3, "sha256": "c"}]}
+    assert changes(run, config(), files=moved) == []

@@ -240,3 +240,13 @@ def test_a_failing_run_is_closed_as_failed(services, tmp_path):
         found.close()
     ends = {name: kwargs for name, _, kwargs in services if "finish" in name or "end_run" in name}
     assert ends == {"wandb.finish": {"exit_code": 1}, "mlflow.end_run": {"status": "FAILED"}}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"wandb": 3}', '{"wandb": {"id": "a"}}'])
+def test_a_torn_memory_of_the_services_is_named_and_not_guessed(services, tmp_path, text):
+    """A new run id would begin a second curve in silence."""
+    path = tmp_path / "trackers.json"
+    path.write_text(text)
+    with pytest.raises(TrainingError, match=r"trackers\.json: cannot be read .* delete it"):
+        opened(tmp_path, "wandb", start=4)
+    assert path.read_text() == text
