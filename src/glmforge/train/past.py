@@ -85,7 +85,7 @@ def inputs_changed(directory: Path, config: RunConfig) -> bool:
 
     Files that only moved are the same; what came from a hub is not looked at.
     """
-    if _fault(directory / "data.json") is not None:
+    if any(_fault(directory / name) is not None for name in ("config.yaml", "data.json")):
         return True
     written = _read(directory / "data.json")
     settings = {"train": config.data.train, "validation": config.data.validation}

@@ -94,7 +94,11 @@ def test_inputs_are_the_same_until_a_byte_of_them_is_another(run, tmp_path):
     assert inputs_changed(run, config())
 
 
-def test_inputs_of_a_run_whose_data_are_not_known_count_as_changed(run):
+def test_inputs_of_a_run_whose_past_is_not_known_count_as_changed(run):
+    (run / "config.yaml").rename(run / "kept")
+    assert inputs_changed(run, config())
+    (run / "kept").rename(run / "config.yaml")
+    assert not inputs_changed(run, config())
     (run / "data.json").write_text(json.dumps({"hash": "a"}))
     assert inputs_changed(run, config())
 
