@@ -32,7 +32,7 @@ def model_dir(tmp_path_factory):
     return directory
 
 
-def run(model_dir, out, *, stage=2, method="lora", resume=None, **training):
+def run(model_dir, out, *, stage=2, method="lora", resume=None, dora=False, **training):
     data = str(asset_path("demo/validation.jsonl"))
     config = {
         "model": {"model_name_or_path": str(model_dir)},
@@ -49,16 +49,16 @@ def run(model_dir, out, *, stage=2, method="lora", resume=None, **training):
         "deepspeed": {"zero_optimization": {"stage": stage}},
     }
     if method in ("lora", "qlora"):
-        config["lora"] = {"target_modules": ["all-linear"]}
+        config["lora"] = {"target_modules": ["all-linear"], "use_dora": dora}
     glmforge.train(config, resume=resume)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [row["loss"] for row in rows if row["kind"] == "train"]
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_qlora_learns_at_every_stage_that_is_allowed(model_dir, tmp_path, stage):
-    """And writes an adapter that opens on the base in 16 bit."""
-    losses = run(model_dir, tmp_path / "run", method="qlora", stage=stage)
+@pytest.mark.parametrize(("stage", "dora"), [(0, False), (1, False), (2, False), (2, True)])
+def test_qlora_learns_at_every_stage_that_is_allowed(model_dir, tmp_path, stage, dora):
+    """And writes an adapter that opens on the base in 16 bit; with DoRA's magnitudes too."""
+    losses = run(model_dir, tmp_path / "run", method="qlora", stage=stage, dora=dora)
     assert len(losses) == 8
     assert losses[-1] < losses[0] - 0.1
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").exists()
@@ -73,18 +73,19 @@ def test_only_the_layers_are_four_bit(model_dir):
     assert model.get_output_embeddings().weight.dtype == dtype
 
 
-def test_a_resumed_qlora_run_is_the_straight_one(model_dir, tmp_path):
+@pytest.mark.parametrize("dora", [False, True])
+def test_a_resumed_qlora_run_is_the_straight_one(model_dir, tmp_path, dora):
     """The base is loaded and packed again; only the adapter is in the checkpoint."""
     import shutil
 
     straight, cut = tmp_path / "straight", tmp_path / "cut"
-    expected = run(model_dir, straight, method="qlora")
+    expected = run(model_dir, straight, method="qlora", dora=dora)
     shutil.copytree(straight, cut)
     shutil.rmtree(cut / "checkpoints" / "step-000008")
     (cut / "final.json").unlink()
     text = (cut / "config.yaml").read_text().replace("straight", "cut")
     (cut / "config.yaml").write_text(text)
-    assert run(model_dir, cut, method="qlora", resume="auto") == expected
+    assert run(model_dir, cut, method="qlora", resume="auto", dora=dora) == expected
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
