@@ -23,7 +23,13 @@ from glmforge.data.record_readers import (
     turns_reader,
 )
 from glmforge.data.shapes import ShapeOptions, Unreadable, read_dialogue, value_of
-from glmforge.data.unread import competing_field, unread_fields
+from glmforge.data.unread import (
+    ANSWERS,
+    QUESTIONS,
+    competing_field,
+    field_beside_messages,
+    unread_fields,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +96,10 @@ def _with_lists(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def find_format(value: Mapping[str, Any]) -> Format | None:
-    """The first format whose question the record answers with yes."""
-    return next((form for form in FORMATS if form.matches(value)), None)
+    """The first format whose question the record answers with yes, by filled fields if it can."""
+    found = [form for form in FORMATS if form.matches(value)]
+    filled = (f for f in found if any(is_filled(value, key) for key in f.fields or f.beside))
+    return next(filled, found[0] if found else None)
 
 
 def _refuse_two(form: Format, value: Mapping[str, Any], options: ShapeOptions) -> None:
@@ -121,10 +129,13 @@ def _refuse_competing(form: Format, value: Mapping[str, Any], options: ShapeOpti
     Raises:
         Unreadable: there is one.
     """
-    if form.messages or options.columns:
+    if options.columns:
         return
-    read = (*form.fields, *form.beside)
-    name = competing_field(value, read, text=not form.fields)
+    if form.messages:
+        name = field_beside_messages(value, value[form.messages])
+    else:
+        read = (*form.fields, *form.beside)
+        name = competing_field(value, read, text=not form.fields)
     if name:
         raise Unreadable(
             "competing-field",
@@ -163,8 +174,8 @@ def columns_of_pair(fields: Iterable[str]) -> dict[str, str]:
 
     Empty where the fields hold not just one of each by their names.
     """
-    questions = [name for name in fields if str(name).lower() in _QUESTIONS | {"q", "问"}]
-    answers = [name for name in fields if str(name).lower() in _ANSWERS | {"a", "答"}]
+    questions = [name for name in fields if str(name).lower() in _ASKED]
+    answers = [name for name in fields if str(name).lower() in _ANSWERED]
     if len(questions) != 1 or len(answers) != 1:
         return {}
     asked = questions[0] if questions[0] in ("prompt", "query", "instruction") else "query"
@@ -193,26 +204,33 @@ def _is_turns(value: Mapping[str, Any]) -> bool:
     )
 
 
-# Fields that make a question, or an answer, of what could else be text for pretraining.
-_QUESTIONS = frozenset(
-    "prompt query instruction instructions question questions input inputs user human ask problem "
-    "context 问题 提问 指令 输入".split()
+# Names that say question or answer where nothing else of the record does: elsewhere they may be
+# ids, labels or parts of an answer.
+_ASKED = QUESTIONS | frozenset("user human ask".split())
+_ANSWERED = ANSWERS | frozenset("target summary assistant gpt 摘要 a 答".split())
+_ABOUT = frozenset(
+    "id uid uuid source lang language category type task model url date time dataset split license "
+    "name title topic domain".split()
 )
-_ANSWERS = frozenset(
-    "answer answers response responses output outputs completion reply target summary assistant "
-    "gpt 回答 答案 回复 输出 摘要".split()
-)
+"""Fields that tell of a text and are no part of it."""
 
 
-def _is_text(name: str, others: frozenset[str]) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether a record is text under a name, and no half of a pair whose fields are not known."""
+def _is_text(value: Mapping[str, Any]) -> bool:
+    """Whether a record is text, and no half of a pair whose fields are not known."""
+    others = _ANSWERED - {"a"}
+    return "text" in value and not any(
+        str(key).lower() in others and is_filled(value, key) for key in value
+    )
 
-    def matches(value: Mapping[str, Any]) -> bool:
-        return name in value and not any(
-            str(key).lower() in others and key != name and is_filled(value, key) for key in value
-        )
 
-    return matches
+def _is_response_alone(value: Mapping[str, Any]) -> bool:
+    """Whether a response is all of a record's text: any other may be its question."""
+    return "response" in value and not any(
+        isinstance(item, str)
+        and item.strip()
+        and str(key).lower() not in _ABOUT | {"response", "text"}
+        for key, item in value.items()
+    )
 
 
 def _has_instances(value: Mapping[str, Any]) -> bool:
@@ -287,13 +305,13 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="text",
-        matches=_is_text("text", _ANSWERS),
+        matches=_is_text,
         read=plain_reader("text"),
         beside=("text",),
     ),
     Format(
         name="response alone",
-        matches=_is_text("response", _QUESTIONS),
+        matches=_is_response_alone,
         read=plain_reader("response"),
         beside=("response",),
     ),

@@ -182,8 +182,15 @@ def _key(
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+_PLACES = frozenset("name_or_path vocab_file tokenizer_file merges_file _commit_hash".split())
+"""Settings of a tokenizer that say where its files lie, and not what it does."""
+
+
 def fingerprint(tokenizer: Any) -> str:
-    """A hash of what a tokenizer makes of text: class and its code, vocabulary, chat template."""
+    """A hash of what a tokenizer makes of text, wherever its files lie.
+
+    Class and its code, vocabulary and merges, added and special tokens, settings, chat template.
+    """
     digest = hashlib.sha256(type(tokenizer).__name__.encode())
     for kind in type(tokenizer).__mro__:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
@@ -195,8 +202,15 @@ def fingerprint(tokenizer: Any) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if isinstance(vocab_file, str) and Path(vocab_file).is_file():
         digest.update(Path(vocab_file).read_bytes())
-    elif backend is not None:
+    if backend is not None:
         digest.update(backend.to_str().encode())
+    settings = dict(getattr(tokenizer, "init_kwargs", {}))
+    said = {
+        "settings": {name: settings[name] for name in settings.keys() - _PLACES},
+        "special": getattr(tokenizer, "special_tokens_map", {}),
+        "added": getattr(tokenizer, "added_tokens_decoder", {}),
+    }
+    digest.update(json.dumps(said, sort_keys=True, default=repr).encode())
     return digest.hexdigest()
 
 

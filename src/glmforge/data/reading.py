@@ -91,7 +91,7 @@ def read_json_records(path: Path, *, gbk: bool = False) -> Iterator[Record | Pro
         yield from _line_records(stream, path, gbk)
 
 
-DAMAGE = (OSError, EOFError, zlib.error, pa.ArrowException)
+DAMAGE = (OSError, EOFError, zlib.error, pa.ArrowException, UnicodeDecodeError)
 """What the decompressors and the columnar readers raise for a damaged file."""
 
 

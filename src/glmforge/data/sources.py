@@ -8,6 +8,7 @@ bytes cannot (YAML, plain text).
 
 import difflib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -221,13 +222,18 @@ def convert(
 
 
 def read_records(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
-    """The records of one file; a damaged file ends in a problem.
+    """The records of one file; a damaged file ends in a problem, and one without records is one.
 
     Raises:
         DataError: it cannot be read at all, unless ``options.go_on``.
     """
+    is_empty = True
     try:
-        yield from _reader_of(file, options)
+        for item in _reader_of(file, options):
+            is_empty = False
+            yield item
+        if is_empty:
+            yield _no_record(file)
     except DAMAGE as error:
         yield damaged(file, error)
     except DataError as error:
@@ -238,6 +244,17 @@ def read_records(file: Path, options: ReadOptions) -> Iterator[Record | Problem]
             yield Problem(
                 source=str(file), rule="unreadable-file", text=what or problem, advice=advice
             )
+
+
+def _no_record(file: Path) -> Problem:
+    """The problem of a file from which nothing comes: it would be passed over in silence."""
+    size = file.stat().st_size if file.exists() else 0
+    return Problem(
+        source=str(file),
+        rule="no-record",
+        text=f"there is no record in the file ({size:,} bytes)",
+        advice="leave the file out, or see whether it is the right one and complete",
+    )
 
 
 def _reader_of(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
@@ -260,10 +277,11 @@ def _reader_of(file: Path, options: ReadOptions) -> Iterator[Record | Problem]:
     text = _beginning(head, gbk).lstrip()
     if text.startswith(("{", "[")):
         return read_json_records(file, gbk=gbk)
-    columns = tables.csv_columns(text.split("\n", 1)[0].strip())
+    first, *more = re.split("[\r\n]", text, maxsplit=1)
+    columns = tables.csv_columns(first.strip())
     names = {options_name(options, column): "" for column in columns}
     is_header = find_format(names) is not None or columns_of_pair(names)
-    if is_header and "\n" in text:
+    if is_header and more:
         return tables.read_csv(file, gbk)
     if file.suffix in (".csv", ".tsv"):
         return tables.read_csv(file, gbk)

@@ -2,13 +2,15 @@
 
 The same contract as ``reading``: records with their place, problems in place of what cannot be
 read. Columnar files pad every struct with nulls; those are dropped here, so that tools come out
-as they went in. A row of a columnar file is named ``file:row`` (1-based).
+as they went in; a column that is null stays, as it does in JSON. A row of a columnar file is named
+``file:row`` (1-based).
 """
 
 import csv
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +20,7 @@ from glmforge.data.conversation import Problem
 from glmforge.data.reading import Record, decode, numbered, open_stream
 
 Items = Iterator[Record | Problem]
+_START_BYTES = 1 << 16
 
 
 def read_csv(path: Path, gbk: bool) -> Items:
@@ -49,7 +52,7 @@ def read_csv(path: Path, gbk: bool) -> Items:
             start = lines.number + 1
             if row is None:
                 yield _bad_quotes(source, span, fault)
-            elif _swallowed_rows(row, len(columns), delimiter):
+            elif swallowed_rows(row, delimiter) and len(row) == len(columns):
                 yield _bad_quotes(source, span, "a cell that holds what look like rows")
             elif lines.bad.isdisjoint(span):
                 yield from _csv_record(row, columns, source)
@@ -78,21 +81,25 @@ def _bad_quotes(source: str, span: range, what: str) -> Problem:
     return _problem(source, "not-csv", text, advice)
 
 
-def _swallowed_rows(row: list[str], columns: int, delimiter: str) -> bool:
-    """Whether a cell of several lines holds rows of the table, taken in by a stray quote.
+def swallowed_rows(row: list[str], delimiter: str) -> bool:
+    """Whether a cell of several lines holds rows of the table, taken in by two stray quotes.
 
-    All its inner lines (where there are none: the second, in a table of three columns and more)
-    have just the delimiters of a row, none of them followed by white space as in prose.
+    Then its first line is the rest of a row from that cell on, each inner one a row, and the last
+    one a row up to that cell, by their delimiters; none is followed by white space, as in prose.
+    In two columns, two lines prove nothing.
     """
+    columns = len(row)
 
-    def is_row(line: str) -> bool:
-        cells = line.split(delimiter)
-        return len(cells) == columns and not any(cell[:1].isspace() for cell in cells)
+    def has(line: str, cells: int) -> bool:
+        parts = line.split(delimiter)
+        return len(parts) == cells and not any(part[:1].isspace() for part in parts)
 
-    for cell in row:
+    for place, cell in enumerate(row):
         lines = cell.splitlines()
-        inner = lines[1:-1] or (lines[1:] if columns > 2 else [])
-        if columns > 1 and inner and all(map(is_row, inner)):
+        if columns < 2 or len(lines) < (3 if columns == 2 else 2):
+            continue
+        ends = has(lines[0], columns - place) and has(lines[-1], place + 1)
+        if ends and all(has(line, columns) for line in lines[1:-1]):
             return True
     return False
 
@@ -101,7 +108,7 @@ class _DecodedLines:
     """The decoded lines of a file, counting them and keeping the problems of the bad ones."""
 
     def __init__(self, stream: BinaryIO, path: Path, gbk: bool) -> None:
-        self._stream, self._path, self._gbk = stream, path, gbk
+        self._lines, self._path, self._gbk = _lines_of(stream), path, gbk
         self.number = 0
         self._offset = 0
         self.bad: set[int] = set()
@@ -111,9 +118,7 @@ class _DecodedLines:
         return self
 
     def __next__(self) -> str:
-        line = self._stream.readline()
-        if not line:
-            raise StopIteration
+        line = next(self._lines)
         self.number += 1
         start, self._offset = self._offset, self._offset + len(line)
         source = f"{self._path.name}:{self.number}"
@@ -127,6 +132,20 @@ class _DecodedLines:
     def take_problems(self) -> list[Problem]:
         problems, self._problems = self._problems, []
         return problems
+
+
+def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; one with carriage returns alone (old Macs) has lines by these."""
+    start = cast(BufferedReader, stream).peek(_START_BYTES)
+    if b"\r" not in start or b"\n" in start:
+        yield from stream
+        return
+    rest = b""
+    while block := stream.read(_START_BYTES):
+        *whole, rest = (rest + block).split(b"\r")
+        yield from (line + b"\n" for line in whole)
+    if rest:
+        yield rest
 
 
 def _csv_record(row: list[str], columns: list[str], source: str) -> Items:
@@ -177,7 +196,8 @@ def _batches(batches: Iterator[pa.RecordBatch], path: Path) -> Items:
         batch.validate(full=True)  # or a damaged file reads foreign memory, or none at all
         for row in batch.to_pylist():
             number += 1
-            yield Record(source=f"{path.name}:{number}", value=without_nulls(row))
+            value = {name: without_nulls(cell) for name, cell in row.items()}
+            yield Record(source=f"{path.name}:{number}", value=value)
 
 
 def without_nulls(value: Any) -> Any:

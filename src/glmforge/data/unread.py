@@ -11,13 +11,15 @@ from typing import Any
 from glmforge.data.conversation import shown
 
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
-_QUESTIONS = frozenset(
-    "prompt query instruction instructions question questions input inputs problem context 问题 "
-    "提问 指令 输入".split()
+QUESTIONS = frozenset(
+    "prompt query instruction instructions question questions input inputs problem context q "
+    "user_input user_prompt input_text question_text 问 问题 提问 指令 输入".split()
 )
-_ANSWERS = frozenset(
+"""Names of fields, in lower case, whose text is a question."""
+ANSWERS = frozenset(
     "answer answers response responses output outputs completion reply 回答 答案 回复 输出".split()
 )
+"""Names of fields whose text is an answer."""
 _MARKS = frozenset(("train", "loss", "loss_weight", "weight"))
 _OF_MESSAGES = _MARKS | frozenset(
     "role from content value tool_calls function_call metadata tools reasoning_content "
@@ -74,7 +76,7 @@ def competing_field(value: Mapping[str, Any], read: Collection[str], *, text: bo
     said = {value[name].strip() for name in read if isinstance(value.get(name), str)}
     for key, item in value.items():
         name = str(key).lower()
-        competes = name in _QUESTIONS or name in _ANSWERS or (text and name == "text")
+        competes = name in QUESTIONS or name in ANSWERS or (text and name == "text")
         if (
             competes
             and key not in read
@@ -83,6 +85,41 @@ def competing_field(value: Mapping[str, Any], read: Collection[str], *, text: bo
         ):
             return str(key)
     return ""
+
+
+def field_beside_messages(value: Mapping[str, Any], messages: Any) -> str:
+    """Find what belongs to a list of messages and stands outside of it; empty where nothing does.
+
+    That is an answer where the last message is a question, and a history that is not in the list.
+
+    Args:
+        value: the record.
+        messages: its list, as found.
+    """
+    said = [message for message in messages if isinstance(message, dict)] if messages else []
+    texts = {text.strip() for each in said for text in each.values() if isinstance(text, str)}
+    history = value.get("history")
+    if isinstance(history, list) and not set(_texts_in(history)) <= texts:
+        return "history"
+    if not said or said[-1].get("role", said[-1].get("from")) not in ("user", "human"):
+        return ""
+    for key, item in value.items():
+        if str(key).lower() in ANSWERS and isinstance(item, str) and item.strip():
+            return str(key)
+    return ""
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Every text in lists and objects, but for the names of roles."""
+    if isinstance(value, str):
+        yield value.strip()
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts_in(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key not in ("role", "from"):
+                yield from _texts_in(item)
 
 
 def count_unread(counts: dict[str, int], names: Iterable[str]) -> None:

@@ -242,8 +242,22 @@ def test_plain_text_is_paragraphs_for_continued_pretraining(tmp_path):
 
 
 def test_an_empty_file_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no record in it"):
+    with pytest.raises(DataError, match=r"there is no record in the file \(3 bytes\)"):
         read_conversations(write(tmp_path / "a.jsonl", " \n\n"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("b.jsonl", ""), ("b.csv", "prompt,response\n"), ("b.json", "[]"), ("b.csv", "\n\n")],
+)
+def test_an_empty_file_beside_others_is_named(tmp_path, name, text):
+    """It may be the wrong one, or one that was cut."""
+    write(tmp_path / "a.jsonl", '{"query": "q", "response": "r"}\n')
+    write(tmp_path / name, text)
+    with pytest.raises(DataError, match=rf"{name}: there is no record in the file"):
+        read_conversations(tmp_path)
+    (found,) = read_conversations(tmp_path, on_error="skip")
+    assert found.messages[1].content == "r"
 
 
 @given(data=st.binary(max_size=300))

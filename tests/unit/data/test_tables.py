@@ -7,6 +7,8 @@ import pytest
 
 from glmforge.data import Problem, read_conversations
 from glmforge.data.sources import ReadOptions, iterate
+from glmforge.data.tables import read_csv, read_parquet
+from glmforge.errors import DataError
 
 HEADER = "instruction,input,output\n"
 
@@ -95,3 +97,53 @@ def test_a_header_that_names_a_column_twice_is_an_error_of_its_line(tmp_path, be
 def test_columns_without_a_name_may_be_several(tmp_path):
     good, problems = read(tmp_path / "a.csv", "query,response,,\n问,答,,\n")
     assert (len(good), problems) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "cell", ["```python\nprint(add(1,2))\n```", "a,b\nc,d\ne", "x\n1,2\ny\n3,4"]
+)
+def test_a_cell_of_code_is_no_stray_quote(tmp_path, cell):
+    """Its lines have a comma each, but it does not end as a row cut in the middle does."""
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["prompt", "response"], ["怎么相加", cell], ["你好", "好"]])
+    found = list(read_csv(tmp_path / "t.csv", gbk=False))
+    assert [item.value["response"] for item in found] == [cell, "好"]
+
+
+@pytest.mark.parametrize("ending", ["\r", "\r\n", "\n"])
+def test_lines_end_as_any_system_ends_them(tmp_path, ending):
+    """Also with carriage returns alone, by which a whole table was once taken for its header."""
+    text = ending.join(["prompt,response", "你好,好", "再见,见", ""])
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    found = list(read_csv(tmp_path / "t.csv", gbk=False))
+    assert [(item.source, item.value["response"]) for item in found] == [
+        ("t.csv:2", "好"), ("t.csv:3", "见"),
+    ]  # fmt: skip
+    (tmp_path / "t.txt").write_bytes(ending.join(["一", "二", "", "三"]).encode())
+    assert [c.messages[0].content for c in read_conversations(tmp_path / "t.txt")] == [
+        "一\n二", "三",
+    ]  # fmt: skip
+    assert len(read_conversations(tmp_path / "t.csv")) == 2
+
+
+def test_a_null_column_is_there_and_empty_and_structs_lose_their_padding(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"prompt": None, "response": "a", "tools": [{"name": "f", "x": None}]},
+            {"prompt": "q", "response": "b", "tools": [{"name": "g", "x": 1}]}]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    first, second = (item.value for item in read_parquet(tmp_path / "t.parquet"))
+    assert first == {"prompt": None, "response": "a", "tools": [{"name": "f"}]}
+    assert second == rows[1]
+
+
+def test_a_column_whose_name_is_no_text_is_a_damaged_file(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"promptname": ["q"], "response": ["a"]}), path)
+    path.write_bytes(path.read_bytes().replace(b"promptname", b"prompt\xff\xfe\xfd\xfc"))
+    with pytest.raises(DataError, match="the file is damaged"):
+        read_conversations(path)

@@ -32,6 +32,10 @@ def one(value, **columns):
         ({"instruction": "i", "query": "q", "response": "r"}, "instruction"),
         ({"instruction": "i", "output": "b", "response": "c"}, "response"),
         ({"content": "a", "summary": "b", "Output": "c"}, "Output"),
+        ({"query": "p", "response": "r", "q": "other"}, "q"),
+        ({"messages": ASKED, "history": [["x", "y"]]}, "history"),
+        ({"messages": ASKED, "history": [{"role": "user", "content": "x"}]}, "history"),
+        ({"messages": [*ASKED, ASKED[0]], "response": "the last answer"}, "response"),
     ],
 )
 def test_a_question_or_an_answer_that_would_be_lost_is_refused(value, name):
@@ -50,6 +54,22 @@ def test_a_question_or_an_answer_that_would_be_lost_is_refused(value, name):
 )
 def test_the_same_text_twice_and_what_is_no_text_are_no_faults(value):
     assert not hasattr(one(value), "rule")
+
+
+@pytest.mark.parametrize("name", ["q", "user_input", "问", "utterance", "system_message"])
+def test_a_response_beside_any_other_text_is_no_text_for_pretraining(name):
+    """Its question would be left out; fields that tell of a text are no part of it."""
+    assert one({name: "你好吗", "response": "很好"}).rule == "unknown-format"
+    assert one({"response": "很好", "source": "web", "id": 3}).messages[0].role == "text"
+    assert "--column query=q" in one({"q": "你好吗", "response": "很好"}).advice
+
+
+def test_a_null_field_is_there_and_empty_and_the_filled_format_is_read():
+    found = one({"prompt": None, "response": "a3"})
+    assert [(m.role, m.content) for m in found.messages] == [("user", ""), ("assistant", "a3")]
+    value = {"messages": None, "instruction": "i", "input": None, "output": "o", "text": None}
+    assert [m.content for m in one(value).messages] == ["i", "o"]
+    assert one({"prompt": None, "response": None, "text": "t"}).messages[0].content == "t"
 
 
 def test_chosen_columns_say_what_is_read():
@@ -79,7 +99,8 @@ def test_functions_are_tools_and_must_agree_with_them():
     [
         ({"messages": ASKED, "images": ["x.png"], "documents": [], "id": 3}, ["images", "id"]),
         ({"messages": ASKED, "train": False}, ["train"]),
-        ({"messages": ASKED, "history": [["x", "y"]]}, ["history"]),
+        ({"messages": ASKED, "history": [["q", "a"]]}, ["history"]),
+        ({"messages": ASKED, "response": "another"}, ["response"]),
         ({"text": "t", "title": "u", "url": None}, ["title"]),
         ({"query": "q", "response": "a", "history": [], "score": 0.5}, ["score"]),
         ({"messages": [{**ASKED[0], "images": ["x"], "name": "bob"}, ASKED[1]]},
