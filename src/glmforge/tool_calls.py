@@ -20,6 +20,7 @@ _ESCAPE = re.compile(
 _BLOCK = re.compile(r"^```(?:python)?\s*\n(.*?)\n?```$", re.DOTALL)
 
 
+_CALL = 'write {"name": ..., "arguments": {...}}'
 _PLAIN = "give texts, numbers, lists and objects only"
 
 
@@ -53,12 +54,14 @@ def read_call(call: Any) -> ToolCall:
     """
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise BadCall("has no tool name", 'write {"name": ..., "arguments": {...}}')
+        raise BadCall("has no tool name", _CALL)
+    if not function["name"].strip() or len(function["name"].splitlines()) > 1:
+        raise BadCall(f"has a tool name of no or several lines ({function['name'][:40]!r})", _CALL)
     arguments = function.get("arguments", function.get("parameters"))
     arguments = {} if arguments is None else arguments
     if not isinstance(arguments, str):
         try:
-            arguments = json.dumps(arguments, ensure_ascii=False)
+            arguments = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise BadCall(f"has arguments that JSON cannot write ({error})", _PLAIN) from error
     return ToolCall(name=function["name"], arguments=arguments)
@@ -99,11 +102,15 @@ ARGUMENTS_ADVICE = 'write them like {"city": "..."}'
 
 
 def is_json_object(text: str) -> bool:
-    """Say whether a text is one JSON object."""
+    """Say whether a text is one JSON object; NaN and Infinity are no JSON."""
     try:
-        return isinstance(json.loads(text), dict)
+        return isinstance(json.loads(text, parse_constant=_refuse_constant), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def read_called(text: str) -> ToolCall | None:

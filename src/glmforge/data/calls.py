@@ -17,6 +17,7 @@ from glmforge.tool_calls import (
     ARGUMENTS_FAULT,
     TOOL_NAME,
     ToolCall,
+    is_json_object,
     python_arguments,
     read_call,
     read_called,
@@ -123,7 +124,8 @@ def call_findings(
 def _arguments_fault(text: str) -> str:
     """What is wrong with a call's arguments; empty where they are one JSON object."""
     try:
-        return "" if isinstance(read_json(text), dict) else ARGUMENTS_FAULT
+        read_json(text)
+        return "" if is_json_object(text) else ARGUMENTS_FAULT
     except json.JSONDecodeError:
         return ARGUMENTS_FAULT
     except BadJson as error:

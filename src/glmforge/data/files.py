@@ -24,6 +24,11 @@ _LEFTOVER = re.compile(r"(cache-|tmp).*\.arrow")
 """What ``datasets`` leaves beside its files: results of map and filter, unfinished ones."""
 _SPLIT_FILE = re.compile(r"(train|test|validation|valid|val|dev|eval)-\d{5}-of-\d{5}\..+")
 
+_SHARD = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<ending>\..+)")
+
+_SPLIT_NAME = re.compile(r"(?<![^\W_])(dev|valid|validation|val|test|eval)(?![^\W_])")
+_SHOWN_FILES = 6
+
 
 def data_files(path: Paths) -> list[Path]:
     """Every data file of the given files and directories, in order; hub names as they are.
@@ -79,6 +84,32 @@ def passed_over(directory: Path) -> list[Path]:
     ]
 
 
+def directory_lines(directory: Path) -> list[str]:
+    """Lines for people: what of a directory is read, and what that may not be wanted for.
+
+    Empty for what is no directory.
+    """
+    if not directory.is_dir():
+        return []
+    read, others = _files_in(directory)[0], passed_over(directory)
+    lines = [f"{directory}: {len(read)} file(s) read: {_listed(read)}"]
+    if others:
+        lines[0] += f"; not read by their names: {_listed(others)}"
+    named = {path: _SPLIT_NAME.search(path.stem) for path in read}
+    apart = [path for path, found in named.items() if found]
+    if apart and len(apart) < len(read):
+        lines.append(
+            f"{directory}: {_listed(apart)} is read like the others; where that is another split, "
+            "name the files that are meant"
+        )
+    return lines
+
+
+def _listed(files: Sequence[Path]) -> str:
+    more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+    return ", ".join(file.name for file in files[:_SHOWN_FILES]) + more
+
+
 def _files_in(place: Path) -> tuple[list[Path], str]:
     """The data files of a directory, and why it cannot be read as one set."""
     everything = _visible(place)
@@ -109,6 +140,11 @@ def _files_in(place: Path) -> tuple[list[Path], str]:
     if len(splits) > 1:
         named = ", ".join(str(place / split) for split in sorted(splits))
         return [], f"a saved dataset with several splits; give one of {named}"
+    if lacking := _lacking_shards([path.name for path in found]):
+        return [], (
+            f"of {lacking[1]} files that belong together it lacks {lacking[0]}; fetch all of them, "
+            "or name the files that are to be read"
+        )
     matches = [_SPLIT_FILE.fullmatch(path.name) for path in found]
     named_splits = sorted({match.group(1) for match in matches if match})
     if len(named_splits) > 1:
@@ -117,6 +153,21 @@ def _files_in(place: Path) -> tuple[list[Path], str]:
             f"{found[-1]}"
         )
     return found, ""
+
+
+def _lacking_shards(names: Sequence[str]) -> tuple[str, int] | None:
+    """The first file missing of ``train-00000-of-00002.parquet`` and its like, and their number."""
+    sets: dict[tuple[str, int, str], set[int]] = {}
+    for name in names:
+        if match := _SHARD.fullmatch(name):
+            key = (match["name"], int(match["total"]), match["ending"])
+            sets.setdefault(key, set()).add(int(match["number"]))
+    for (name, total, ending), there in sets.items():
+        first = 0 if 0 in there else 1  # both ways to count are in use
+        missing = sorted(set(range(first, first + total)) - there)
+        if missing and len(there) < total:
+            return f"{name}-{missing[0]:05d}-of-{total:05d}{ending}", total
+    return None
 
 
 def _visible(place: Path) -> list[Path]:

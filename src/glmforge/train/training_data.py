@@ -7,7 +7,7 @@ million dialogues therefore cost each rank a few dozen megabytes.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from glmforge.data import (
     write_skipped,
 )
 from glmforge.data.examples import Counts
+from glmforge.data.files import directory_lines
 from glmforge.data.prepared import PreparedSet
 from glmforge.data.preparing import PrepareSettings, prepare
 from glmforge.data.selection import Joined
@@ -186,6 +187,8 @@ def prepare_sets(
             "the machines of this run read different data or tokenizers under the same paths: give "
             "every machine the same files"
         )
+    for line in _of_files(config, sets):
+        say(line)
     for part, found in sets.items():
         if found:
             counts = Counts()
@@ -195,6 +198,26 @@ def prepare_sets(
             if counts.unread:
                 say(f"{part}: {unread_line(counts.unread)}")
     return sets
+
+
+def _of_files(config: RunConfig, sets: Mapping[str, Sequence[PreparedSet]]) -> Iterator[str]:
+    """What people should know of the files: which a directory gave, and which are in both parts."""
+    for part in sets:
+        for path, _ in sources_of(getattr(config.data, part)):
+            for line in directory_lines(Path(path)):
+                yield f"{part}: {line}"
+    trained = {file["sha256"] for found in sets["train"] for file in found.manifest["files"]}
+    both = [
+        file["path"]
+        for found in sets["validation"]
+        for file in found.manifest["files"]
+        if file["sha256"] in trained
+    ]
+    if both:
+        yield (
+            f"validation: {', '.join(both)} is trained on too, so that its loss says nothing of "
+            "dialogues that the model has not seen"
+        )
 
 
 def prepare_alone(config: RunConfig, *, rebuild: bool = True) -> list[Path]:

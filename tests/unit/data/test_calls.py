@@ -98,7 +98,17 @@ def test_a_text_that_begins_with_a_tools_name_and_is_no_call_is_a_warning():
         assert "message 2 (assistant) begins with the tool's name 'get_weather'" in words
 
 
-BAD = ("", "杭州", '["杭州"]', '"杭州"', "null", '{"city": "杭', "city=杭州")
+BAD = (
+    "",
+    "杭州",
+    '{"t": NaN}',
+    '{"t": -Infinity}',
+    '["杭州"]',
+    '"杭州"',
+    "null",
+    '{"city": "杭',
+    "city=杭州",
+)
 
 
 @pytest.mark.parametrize("family", ["chatglm3", "glm4"])
@@ -116,6 +126,25 @@ def test_arguments_that_are_no_json_object_are_an_error(stub, family, arguments,
     assert ("bad-call", "error") in [finding[:2] for finding in rules]
     with pytest.raises(DataError, match=r"calls 'get_weather' with arguments that are no JSON obj"):
         encode_rows([ASK, call, *RESULT], stub[family], TOOLS)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "a\u2028b", "\n"])
+@pytest.mark.parametrize("kind", ["tool_calls", "function_call"])
+def test_a_call_has_a_name_of_one_line(name, kind):
+    """It is the header of the message; without one, the arguments would be an answer."""
+    function = {"name": name, "arguments": JSON}
+    call = {"tool_calls": [{"function": function}], "function_call": function}[kind]
+    record = Record(source="x:1", value={"messages": [ASK, said("", **{kind: call}), *RESULT]})
+    (problem,) = to_conversations(record)
+    assert problem.rule == "bad-call"
+    assert "has a tool name of no or several lines" in problem.text
+
+
+def test_arguments_that_json_cannot_write_are_an_error():
+    call = {"function": {"name": "f", "arguments": {"t": float("nan")}}}
+    record = Record(source="x:1", value={"messages": [ASK, said("", tool_calls=[call]), *RESULT]})
+    (problem,) = to_conversations(record)
+    assert problem.rule == "bad-call"
 
 
 def test_broken_code_of_a_told_tool_is_an_error_and_other_code_is_not():

@@ -67,3 +67,20 @@ def test_a_directory_without_data_names_what_it_holds(tmp_path):
     (tmp_path / "a.txt").write_text("文", encoding="utf-8")
     with pytest.raises(DataError, match=r"a\.txt, notes\.data: name a file to have it read"):
         data_files(tmp_path)
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    """A download that stopped half-way; given by name, the files that are there are read."""
+    for number in (0, 2):
+        write(tmp_path / f"train-{number:05d}-of-00003.jsonl")
+    with pytest.raises(DataError, match=r"of 3 files .* it lacks train-00001-of-00003\.jsonl"):
+        data_files(tmp_path)
+    assert len(data_files(sorted(tmp_path.glob("*.jsonl")))) == 2
+    write(tmp_path / "train-00001-of-00003.jsonl")
+    assert len(data_files(tmp_path)) == 3
+
+
+def test_shards_may_be_counted_from_1(tmp_path):
+    for number in (1, 2):
+        write(tmp_path / f"part-{number:05d}-of-00002.jsonl")
+    assert len(data_files(tmp_path)) == 2

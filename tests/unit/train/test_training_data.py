@@ -310,3 +310,29 @@ def test_a_tokenizer_goes_to_another_process_by_its_directory(model: Path) -> No
     assert make() is tokenizer
     there = pickle.loads(pickle.dumps(make))()
     assert there.encode_text("question 1") == tokenizer.encode_text("question 1")
+
+
+def test_what_a_directory_gave_is_said_and_splits_by_name_are_pointed_at(
+    configured: Any, tmp_path: Path
+) -> None:
+    """Nothing is left out by its name in silence, and nothing is read so."""
+    place = tmp_path / "many"
+    place.mkdir()
+    for name in ("train.jsonl", "dev.jsonl", "my_test.jsonl", "contest.jsonl"):
+        write(place / name, [dialogue(1)])
+    (place / "NOTES.txt").write_text("x")
+    _, said = prepared(configured(train=str(place)))
+    assert f"train: {place}: 4 file(s) read: contest.jsonl, dev.jsonl, my_test.jsonl, " \
+        "train.jsonl; not read by their names: NOTES.txt" in said  # fmt: skip
+    (line,) = (line for line in said if "another split" in line)
+    assert line.startswith(f"train: {place}: dev.jsonl, my_test.jsonl is read like the others")
+
+
+def test_validation_files_that_are_trained_on_are_said(configured: Any, tmp_path: Path) -> None:
+    """By their bytes, wherever they lie."""
+    copy = write(tmp_path / "copy.jsonl", [dialogue(number) for number in range(30)])
+    _, said = prepared(configured(validation=copy))
+    assert any(f"validation: {copy} is trained on too" in line for line in said)
+    other = write(tmp_path / "other.jsonl", [dialogue(77)])
+    _, said = prepared(configured(validation=other))
+    assert not any("is trained on too" in line for line in said)
