@@ -10,11 +10,10 @@ one of which the rendering lacks a part: templates pass over what they have no p
 """
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
-
-from jinja2.exceptions import TemplateError
 
 from glmforge.data.chat_messages import (
     CALL_FORMS,
@@ -26,9 +25,19 @@ from glmforge.data.chat_messages import (
 )
 from glmforge.data.conversation import Conversation, Message
 from glmforge.data.encoder import TextEncoder
-from glmforge.data.rendered import left_out, named
+from glmforge.data.rendered import named
 from glmforge.data.segments import Inexpressible, Labels, Row, Segment
 from glmforge.data.template_probe import THINKING, THINKS_APART, THINKS_INLINE, TemplateProbe
+from glmforge.data.template_refusals import (
+    RAISED,
+    endless,
+    joined_tokens,
+    not_rendered,
+    refuse_broken,
+    refuse_code,
+    refuse_left_out,
+    refuse_mixed,
+)
 
 # Tokens that end a message in the templates of the open models; those a tokenizer has count.
 _STOPS = (
@@ -37,6 +46,8 @@ _STOPS = (
 )  # fmt: skip
 
 
+_MARKER = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+"""Added tokens that are written like markers, and not like words of a language."""
 _THINK, _END_THINK = "<think>", "</think>"
 _TAIL = 12  # tokens at a prompt's end that may spell its opening of the thinking
 
@@ -51,9 +62,10 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._has_template = bool(getattr(tokenizer, "chat_template", None))
-        self._specials = sorted(
-            {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-        )
+        added = tokenizer.added_tokens_decoder.values()
+        self._specials = sorted({str(token) for token in added if token.special})
+        markers = {str(token) for token in added if _MARKER.fullmatch(str(token))}
+        self._markers = sorted(markers - {_THINK, _END_THINK} - set(self._specials))
         unknown = tokenizer.unk_token_id
         stops = {tokenizer.convert_tokens_to_ids(token) for token in _STOPS} - {None, unknown}
         if tokenizer.eos_token_id is not None:
@@ -63,17 +75,20 @@ class ChatTemplate:
             "observation" if "observation" in str(tokenizer.chat_template) else "tool"
         )
         self._probe = TemplateProbe(lambda dialogue, form: self._text(dialogue, form=form))
+        if self._has_template:
+            refuse_broken(tokenizer)
 
     def rows(
         self, conversation: Conversation, trained: Sequence[bool], labels: Labels
     ) -> list[Row]:
         """One row where the renderings extend each other, else one a trained turn."""
         self._refuse_spellings(conversation)
-        _refuse_code(conversation)
+        refuse_code(conversation)
         if not self._has_template:
             return [self._pair_row(conversation)]
         self._refuse_unrendered(conversation)
         messages = conversation.messages
+        refuse_mixed(messages, trained)
         spans = [
             (start, end)
             for start, end in turns_of(messages)
@@ -82,7 +97,7 @@ class ChatTemplate:
         whole = self._text(conversation)
         row = self._row(conversation, self._ids(whole), spans)
         if row is not None:
-            _refuse_left_out(whole, conversation)
+            refuse_left_out(whole, conversation)
             return [row]
         return [self._turn_row(conversation, span) for span in spans]
 
@@ -115,13 +130,17 @@ class ChatTemplate:
         part = conversation.with_messages(conversation.messages[:end])
         text = self._text(part)
         row = self._row(part, self._ids(text), [span])
-        if row is None:
-            row = self._thinking_row(conversation, span)
-            part = conversation.with_messages(conversation.messages[:start])
-            text = self._text(part, prompt=True)
         if row is not None:
-            _refuse_left_out(text, part)
+            refuse_left_out(text, part)
             return row
+        row = self._thinking_row(conversation, span)
+        before = conversation.with_messages(conversation.messages[:start])
+        prompt = self._text(before, prompt=True)
+        if row is not None:
+            refuse_left_out(prompt, before)
+            return row
+        if text.startswith(prompt):
+            raise joined_tokens()
         calls = any(message.is_call for message in conversation.messages[start:end])
         raise Inexpressible(
             "chat-template",
@@ -139,7 +158,7 @@ class ChatTemplate:
             return self._plain(conversation.messages[-1].content)
         self._refuse_unrendered(conversation)
         text = self._text(conversation, prompt=True)
-        _refuse_left_out(text, conversation)
+        refuse_left_out(text, conversation)
         return self._ids(text)
 
     def text_row(self, text: str) -> Row:
@@ -198,6 +217,8 @@ class ChatTemplate:
             at = len(prompt) + len(answer)
             if not answer or answer[-1] not in self._stops:
                 terminator = self._terminator(whole[at:], conversation.messages[end - 1])
+                if not terminator and not is_last:
+                    raise endless()
                 row.append(Segment(token_ids=terminator, trained=True, kind="terminator",
                                    message=end - 1))  # fmt: skip
                 at += len(terminator)
@@ -273,10 +294,11 @@ class ChatTemplate:
                     tokenize=False,
                 )
             )
-        except (TemplateError, TypeError, AttributeError) as error:
+        except RAISED as error:
+            what = str(error) or type(error).__name__
             raise Inexpressible(
                 "chat-template",
-                f"the tokenizer's chat template refuses the dialogue ({error})",
+                f"the tokenizer's chat template refuses the dialogue ({what})",
                 "fix the record, or use a model whose template knows its roles",
             ) from error
 
@@ -292,7 +314,7 @@ class ChatTemplate:
         if calls and self._probe.call_form is None:
             lost += [named(call, number) for call, number in calls]
         if lost:
-            raise _not_rendered(lost)
+            raise not_rendered(lost)
 
     def _refuse_spellings(self, conversation: Conversation) -> None:
         texts = "\n".join(
@@ -305,6 +327,8 @@ class ChatTemplate:
         texts += "\n".join(["", *(message.name for message in conversation.messages)])
         texts += json.dumps(tools, ensure_ascii=False)
         found = [token for token in self._specials if token in texts]
+        asked = "\n".join(m.content for m in conversation.messages if m.role == "user")
+        found += [token for token in self._markers if token in asked]
         if found:
             raise Inexpressible(
                 "control-spelling",
@@ -312,32 +336,3 @@ class ChatTemplate:
                 "tokens",
                 "change the spelling or remove the record",
             )
-
-
-def _refuse_code(conversation: Conversation) -> None:
-    """Refuse calls that hold no JSON: chat templates would write them as words of the answer."""
-    for message in conversation.messages:
-        if message.is_call and message.arguments is None:
-            raise Inexpressible(
-                "bad-call",
-                f"a call of {message.name!r} holds no JSON arguments, and this model's chat "
-                "template has no place for others",
-                "give its arguments as a JSON object, or remove the record",
-            )
-
-
-def _refuse_left_out(text: str, conversation: Conversation) -> None:
-    """Refuse a dialogue of which its rendering lacks a part."""
-    lost = left_out(text, conversation.messages, conversation.tools)
-    if lost:
-        raise _not_rendered(lost)
-
-
-def _not_rendered(lost: Sequence[str]) -> Inexpressible:
-    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-    return Inexpressible(
-        "not-rendered",
-        f"the model's chat template does not render {', '.join(lost[:3])}{more}",
-        "remove it from the record, or use a model (or a chat_template.jinja) that has a place "
-        "for it",
-    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from glmforge.data.conversation import Message
 
-_END_THINK = "</think>"
+_THINK, _END_THINK = "<think>", "</think>"
 
 
 def left_out(
@@ -32,7 +32,11 @@ def left_out(
     at = 0
     for number, message in enumerate(messages, 1):
         anywhere = message.role == "system"  # some templates move it into a user's message
-        end = _end_of(_sought(message), text, 0 if anywhere else at)
+        end = 0 if anywhere else at
+        for piece in _sought(message):
+            end = _end_of(piece, text, end)
+            if end < 0:
+                break
         if end >= 0 and message.arguments is not None:
             end = _end_of_arguments(message.arguments, text, end)
         if end < 0:
@@ -51,13 +55,15 @@ def named(message: Message, number: int) -> str:
     return f"the content of message {number} ({message.role})"
 
 
-def _sought(message: Message) -> str:
-    """The text that must be in a message's rendering, as templates may trim it."""
+def _sought(message: Message) -> tuple[str, ...]:
+    """The texts that must be in a message's rendering in order, as templates may trim them."""
     if message.arguments is not None:
-        return message.name
+        return (message.name,)
     if message.role == "assistant" and _END_THINK in message.content:
-        return message.content.rpartition(_END_THINK)[2].strip()
-    return message.content.strip()
+        thinking, _, answer = message.content.rpartition(_END_THINK)
+        before = thinking.partition(_THINK)[0] if _THINK in thinking else ""
+        return before.strip(), answer.strip()
+    return (message.content.strip(),)
 
 
 def _end_of(piece: str, text: str, start: int) -> int:

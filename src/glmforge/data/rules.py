@@ -259,12 +259,13 @@ def _merge(messages: tuple[Message, ...]) -> tuple[Message, ...]:
             and message.role in ("system", "user", "assistant")
             and not last.is_call
             and not message.is_call
+            and (message.role != "assistant" or last.train == message.train)
         ):
             merged[-1] = Message(
                 role=last.role,
                 content=f"{last.content}\n{message.content}",
                 reasoning="\n".join(filter(None, (last.reasoning, message.reasoning))),
-                train=last.train and message.train,
+                train=last.train,
             )
         else:
             merged.append(message)

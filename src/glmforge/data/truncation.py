@@ -259,9 +259,8 @@ def _truncate_right(conversation: Conversation, rows: list[Row], limit: Limit) -
     """Cut at the limit: inside an answer without its terminator, else back to a whole turn."""
     if limit.template.one_row_per_turn or limit.trains_last_only:
         kept = [kept for row in rows if (kept := _cut(row, limit.max_length)) is not None]
-        if all(row in rows for row in kept):  # no answer is cut: those over the limit are gone
-            return _shortened(kept, len(rows) - len(kept))
-        return Fitted(rows=kept, outcome="cut", lost_turns=len(rows) - len(kept))
+        # Where no answer is cut, those over the limit are gone.
+        return _ended(kept, rows, len(rows) - len(kept))
     messages = conversation.messages
     ends = [*turn_starts(messages)[1:], len(messages)]
     whole: list[Row] = []
@@ -273,9 +272,21 @@ def _truncate_right(conversation: Conversation, rows: list[Row], limit: Limit) -
         shorter = [_cut(row, limit.max_length) for row in part]
         kept = [row for row in shorter if row is not None]
         if kept and len(kept) == len(part):
-            return Fitted(rows=kept, outcome="cut", lost_turns=len(ends) - fitting - 1)
+            return _ended(kept, part, len(ends) - fitting - 1)
         return _shortened(whole, len(ends) - fitting)
     return _shortened(whole)
+
+
+def _ended(kept: list[Row], rows: list[Row], lost_turns: int) -> Fitted:
+    """What is left of some rows, "cut" only where a token that is trained was."""
+    labels = {_labels_of(row) for row in rows}
+    if all(_labels_of(row) in labels for row in kept):
+        return _shortened(kept, lost_turns)
+    return Fitted(rows=kept, outcome="cut", lost_turns=lost_turns)
+
+
+def _labels_of(row: Row) -> tuple[int, ...]:
+    return tuple(token for segment in row if segment.trained for token in segment.token_ids)
 
 
 def _cut(row: Row, max_length: int) -> Row | None:

@@ -1,5 +1,7 @@
 """Every rule about one record, and the repairs."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +121,16 @@ def test_no_report_holds_raw_control_characters_or_surrogates(shared):
     for item in iterate(shared / "cases/D12/train.jsonl", ReadOptions()):
         for problem in check(item):
             assert str(problem).isprintable()
+
+
+def test_answers_of_which_one_is_not_to_be_trained_are_not_merged():
+    """The other would lose its label with it; the order of roles stays the fault that it is."""
+    said = conversation(("u", "1"), ("a", "2"), ("a", "3"), ("u", "4"), ("a", "5"))
+    messages = list(said.messages)
+    messages[1] = replace(messages[1], train=False)
+    merged, _ = repair(said.with_messages(messages), ("merge",))
+    assert [m.content for m in merged.messages] == ["1", "2", "3", "4", "5"]
+    assert [problem.rule for problem in check(merged)] == ["role-order"]
 
 
 def test_neighbours_of_one_role_are_merged_only_on_request():
