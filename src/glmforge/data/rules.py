@@ -81,7 +81,8 @@ def _order_findings(messages: Sequence[Message]) -> Iterator[Finding]:
         finding = _order_finding(previous, message, number)
         if finding is not None:
             yield finding
-        previous = message
+        if finding is None or finding[0] != "system-in-the-middle":  # named once, then passed over
+            previous = message
     if not any(message.role == "assistant" for message in messages):
         yield (
             "no-assistant",

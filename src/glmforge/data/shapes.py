@@ -253,8 +253,11 @@ def _parts(
     reasoning: list[str] = []
     calls: list[str] = []
     for part in parts:
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get("value", part.get("text")) if isinstance(part, dict) else None
+        if isinstance(part, dict):
+            text = part.get("value", part.get("text"))
+            kind = part.get("type", "text" if "text" in part else None)
+        else:
+            kind, text = ("text" if isinstance(part, str) else None), part
         target = {"text": texts, "reasoning": reasoning, "tool_call": calls}.get(str(kind))
         if target is None or not isinstance(text, str):
             raise Unreadable(
@@ -277,7 +280,9 @@ def _openai_calls(
     train: bool,
     options: ShapeOptions,
 ) -> Iterator[Message]:
-    if item.get(key) not in (None, ""):
+    if isinstance(item.get(key), list):
+        yield from _parts("assistant", item[key], number, train, options)
+    elif item.get(key) not in (None, ""):
         text = read_text(item, key, options, f"message {number} (assistant)")
         yield Message(role="assistant", content=text, train=train)
     for call in calls:

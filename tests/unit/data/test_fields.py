@@ -119,3 +119,17 @@ def test_a_repair_that_is_set_is_not_advised(tmp_path):
     path = as_lines(tmp_path / "b", {"instruction": "q", "output": ["a", "b"]})
     (problem,) = iterate(path, ReadOptions())
     assert problem.advice == "this trains text only"
+
+
+@pytest.mark.parametrize(
+    "parts", [["调", "用"], [{"text": "调"}, {"text": "用"}], [{"type": "text", "text": "调用"}]]
+)
+def test_flatten_joins_text_parts_wherever_they_stand(tmp_path, parts):
+    """Alone, beside calls, with a type or without."""
+    call = {"function": {"name": "f", "arguments": "{}"}}
+    for more in ({}, {"tool_calls": [call]}):
+        answer = {"role": "assistant", "content": parts, **more}
+        path = as_lines(tmp_path / "a", {"messages": [ASKED[0], answer]})
+        (found,) = iterate(path, ReadOptions(repairs=("flatten",)))
+        assert found.messages[1].content == "调用"
+        assert len(found.messages) == (3 if more else 2)

@@ -133,6 +133,12 @@ def test_answers_of_which_one_is_not_to_be_trained_are_not_merged():
     assert [problem.rule for problem in check(merged)] == ["role-order"]
 
 
+def test_a_system_message_in_the_middle_is_one_fault():
+    """What comes after it is judged as if it were not there."""
+    said = conversation(("u", "q"), ("s", "s"), ("a", "a"), ("u", "q"), ("a", "a"))
+    assert [problem.rule for problem in check(said)] == ["system-in-the-middle"]
+
+
 def test_neighbours_of_one_role_are_merged_only_on_request():
     faulty = conversation(("u", "1"), ("u", "2"), ("a", "3"), ("a", "4"))
     assert repair(faulty, ()) == (faulty, [])
