@@ -15,6 +15,7 @@ from glmforge.data.calls import marked_calls
 from glmforge.data.conversation import Conversation, Message, Role
 from glmforge.data.json_text import BadJson, read_json
 from glmforge.data.results import in_call_order
+from glmforge.data.unread import said_twice
 from glmforge.tool_calls import BadCall, calls_of, read_call, shown, tool_fault
 
 ROLE_NAMES: dict[str, Role] = {
@@ -102,10 +103,15 @@ def read_messages(value: Any, name: str, options: ShapeOptions) -> list[Message]
 def _read_message(item: Mapping[str, Any], number: int, options: ShapeOptions) -> Iterator[Message]:
     raw_role = item.get("role", item.get("from"))
     role = _role(raw_role, number)
+    if ROLE_NAMES.get(str(item.get("from", raw_role)), role) != role:
+        text = f"message {number} has the role {raw_role!r} and is from {item['from']!r}"
+        raise Unreadable("two-values", text, "keep one of them")
     train = _train_mark(item, number)
     if raw_role == "tool" and "parameters" in item and "observation" in item:
         yield from _tool_step(item, number, train, options)
         return
+    if twice := said_twice(item):
+        raise Unreadable("two-values", f"message {number} {twice}", "keep one of them")
     key = "value" if "value" in item and "content" not in item else "content"
     calls = calls_of(item)
     if calls or item.get("reasoning_content") or not isinstance(item.get(key), str):

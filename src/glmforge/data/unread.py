@@ -109,6 +109,23 @@ def field_beside_messages(value: Mapping[str, Any], messages: Any) -> str:
     return ""
 
 
+def said_twice(message: Mapping[str, Any]) -> str:
+    """Say what a message holds under two names that differ; empty where nothing is.
+
+    Only one of them would be read: the text, whether to train it, the thinking.
+    """
+    texts = [message[name] for name in ("content", "value") if message.get(name) not in _NOTHING]
+    if len(texts) == 2 and texts[0] != texts[1]:
+        return "has a content and a value, which differ"
+    marks = {bool(message[name]) for name in _MARKS if message.get(name) is not None}
+    if len(marks) > 1:
+        return "is marked as trained and as not trained"
+    inline = any(isinstance(text, str) and "</think>" in text for text in texts)
+    if inline and message.get("reasoning_content") not in _NOTHING:
+        return "has thinking in its text and in reasoning_content"
+    return ""
+
+
 def _texts_in(value: Any) -> Iterator[str]:
     """Every text in lists and objects, but for the names of roles."""
     if isinstance(value, str):

@@ -110,6 +110,25 @@ def test_the_speakers_of_sharegpt_exports_are_the_assistant(tmp_path, name):
     assert said(path) == [("user", "q"), ("assistant", "a")]
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"value": "another"}, "a content and a value, which differ"),
+        ({"from": "human"}, "the role 'assistant' and is from 'human'"),
+        ({"train": True, "loss": 0}, "marked as trained and as not trained"),
+        ({"content": "<think>x</think>a", "reasoning_content": "y"}, "thinking in its text and in"),
+    ],
+)
+def test_what_a_message_says_in_two_ways_is_refused_where_they_differ(tmp_path, more, words):
+    """One of them would be left out."""
+    path = as_lines(tmp_path / "a", {"messages": [ASKED[0], ASKED[1] | more]})
+    (problem,) = iterate(path, ReadOptions())
+    assert (problem.rule, words in problem.text) == ("two-values", True)
+    same = {"value": "a", "from": "gpt", "train": 1, "loss": True, "reasoning_content": ""}
+    path = as_lines(tmp_path / "a", {"messages": [ASKED[0], ASKED[1] | same]})
+    assert said(path) == [("user", "q"), ("assistant", "a")]
+
+
 def test_a_repair_that_is_set_is_not_advised(tmp_path):
     parts = [{"role": "user", "content": []}, ASKED[1]]
     path = as_lines(tmp_path / "a", {"messages": parts, "instruction": ""})
