@@ -23,6 +23,18 @@ that is not a ``GlmForgeError`` is our own bug: exit status 3.
 from collections.abc import Sequence
 
 
+class Unlisted(str):
+    """A line of an error that stands for ``number`` further problems, which it only counts."""
+
+    number: int
+
+    def __new__(cls, text: str, number: int = 1) -> "Unlisted":
+        """Make the line."""
+        line = super().__new__(cls, text)
+        line.number = number
+        return line
+
+
 class GlmForgeError(Exception):
     """A problem that the user can act on: one or several sentences, no traceback needed."""
 
@@ -39,8 +51,12 @@ class GlmForgeError(Exception):
         """One problem as it is; several as a numbered list, one a line."""
         if len(self.problems) == 1:
             return self.problems[0]
-        lines = [f"{number}. {text}" for number, text in enumerate(self.problems, 1)]
-        return "\n".join([f"{len(self.problems)} problems:", *lines])
+        total = sum(text.number if isinstance(text, Unlisted) else 1 for text in self.problems)
+        lines = [
+            text if isinstance(text, Unlisted) else f"{number}. {text}"
+            for number, text in enumerate(self.problems, 1)
+        ]
+        return "\n".join([f"{total:,} problems:", *lines])
 
 
 class ConfigError(GlmForgeError):

@@ -4,7 +4,14 @@ import pickle
 
 import pytest
 
-from glmforge.errors import CheckpointError, ConfigError, GlmForgeError, Stopped
+from glmforge.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    GlmForgeError,
+    Stopped,
+    Unlisted,
+)
 
 
 def test_one_problem_reads_as_it_is_and_several_as_a_list():
@@ -26,3 +33,10 @@ def test_exit_codes_are_the_documented_ones():
     """1 for the user's problem, 75 for a stop with a checkpoint."""
     assert GlmForgeError("x").exit_code == 1
     assert Stopped("x").exit_code == 75
+
+
+def test_a_line_that_counts_further_problems_is_counted_by_what_it_stands_for():
+    """On other ranks too."""
+    error = DataError(["a", "b", Unlisted("and 1,123 more", 1123)])
+    for found in (error, pickle.loads(pickle.dumps(error)), DataError(error.problems)):
+        assert str(found) == "1,125 problems:\n1. a\n2. b\nand 1,123 more"

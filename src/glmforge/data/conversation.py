@@ -16,6 +16,8 @@ ROLES: tuple[Role, ...] = ("system", "user", "assistant", "observation")
 Level = Literal["error", "warning"]
 Finding = tuple[str, str, str, Level]
 """A rule's name, what is wrong, what to do, and how bad it is: a ``Problem`` without its place."""
+_LINE = re.compile(r":(\d+)(?:#(\d+))?$")
+"""The place of a record in its file, at the end of a source."""
 _UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -91,6 +93,17 @@ class Problem:
     text: str
     advice: str
     level: Level = "error"
+
+    @property
+    def line(self) -> tuple[int, int]:
+        """The line of its record, and which record of that line it is; zeros where it has none."""
+        found = _LINE.search(self.source)
+        return (int(found[1]), int(found[2] or 1)) if found else (0, 0)
+
+    @property
+    def is_of_file(self) -> bool:
+        """Whether a whole file, not one record of it, is wrong."""
+        return bool(self.source) and self.line == (0, 0)
 
     def __str__(self) -> str:
         place = f"{self.source}: " if self.source else ""

@@ -21,7 +21,7 @@ from glmforge.data.segments import IGNORED, Ids, Inexpressible, Labels, row_arra
 from glmforge.data.templates import LABELS, ended, nothing_trained, template_for
 from glmforge.data.truncation import POLICIES, Fitted, Limit, Truncation, fit
 from glmforge.data.unread import count_unread
-from glmforge.errors import DataError
+from glmforge.errors import DataError, Unlisted
 
 OnError = Literal["stop", "skip"]
 Int64s = npt.NDArray[np.int64]
@@ -41,7 +41,8 @@ class Counts:
     """What happened to the records. Rows are what training sees; records are what was read.
 
     ``no_label_left`` counts the dropped whose questions alone fill a row; ``unread`` counts the
-    records by their fields that were not read (``unread_line`` says them).
+    records by their fields that were not read (``unread_line`` says them); ``faulty_files`` are
+    files of which something is wrong as a whole, beyond their records.
     """
 
     records: int = 0
@@ -55,6 +56,7 @@ class Counts:
     lost_turns: int = 0
     trailing_messages: int = 0
     left_out_reasoning: int = 0
+    faulty_files: int = 0
     total_tokens: int = 0
     trained_tokens: int = 0
     unread: dict[str, int] = field(default_factory=dict)
@@ -67,6 +69,14 @@ class Counts:
             if item.name == "unread":
                 continue
             setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+
+    def leave_out(self, problem: Problem) -> None:
+        """Count what a reader found in place of a record, or of a file."""
+        if problem.is_of_file:
+            self.faulty_files += 1
+        else:
+            self.records += 1
+            self.skipped += 1
 
     def __str__(self) -> str:
         share = self.trained_tokens / self.total_tokens if self.total_tokens else 0.0
@@ -89,6 +99,7 @@ class Counts:
             "turns lost to the limit": self.lost_turns,
             "unanswered messages dropped at the end": self.trailing_messages,
             "thinking texts left out (the model has no place for them)": self.left_out_reasoning,
+            "files damaged, empty or of no known kind": self.faulty_files,
         }
         said = ", ".join(f"{number:,} {what}" for what, number in notes.items() if number)
         return f"{line}\n{said}" if said else line
@@ -187,7 +198,7 @@ def finished(
     Raises:
         DataError: as ``build_examples``.
     """
-    if counts.skipped and on_error == "stop":
+    if (counts.skipped or counts.faulty_files) and on_error == "stop":
         raise problems_error([problem for problem in problems if problem.level == "error"])
     if not examples:
         raise nothing_left(counts, problems)
@@ -381,5 +392,6 @@ def problems_error(problems: Sequence[Problem], *, total: int | None = None) -> 
         for problem in problems[LISTED:]:
             rules[problem.rule] = rules.get(problem.rule, 0) + 1
         said = ", ".join(f"{number:,} {rule}" for rule, number in rules.items())
-        lines.append(f"and {rest:,} more ({said or 'alike'}); `data check` lists them all")
+        text = f"and {rest:,} more ({said or 'alike'}); `data check` lists them all"
+        lines.append(Unlisted(text, rest))
     return DataError(lines)

@@ -13,7 +13,7 @@ from typing import Any
 from glmforge.data.conversation import Problem
 from glmforge.data.prepared import sha256_of
 from glmforge.data.reading import Record
-from glmforge.data.tables import without_nulls
+from glmforge.data.tables import without_padding
 from glmforge.errors import DataError
 
 _NAME = re.compile(r"([\w-][\w.-]*/[\w.-]+)(?::([\w.-]+))?")
@@ -37,7 +37,7 @@ def read_hub(name: str) -> Iterator[Record | Problem]:
         yield Problem(source=name, rule="no-such-data", text=str(error), advice=_ADVICE)
         return
     for number, row in enumerate(rows, 1):
-        yield Record(source=f"{name}:{number}", value=without_nulls(row))
+        yield Record(source=f"{name}:{number}", value=without_padding(row))
 
 
 def hub_digest(name: str) -> str:

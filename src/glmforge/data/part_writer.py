@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import pickle
-import re
+import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,6 +89,32 @@ def writing(directory: Path) -> Iterator[None]:
         ) from error
 
 
+_DRAFT = "tmp"
+
+
+def draft_of(target: Path) -> Path:
+    """The name of a file of this process until it is whole: ``part-00000.json.host.123.tmp``."""
+    return target.with_name(f"{target.name}.{platform.node()}.{os.getpid()}.{_DRAFT}")
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove the drafts of this machine's processes that were killed, never one being written."""
+    for path in directory.glob(f"*.{platform.node()}.*.{_DRAFT}"):
+        pid = path.name.split(".")[-2]
+        if pid.isdecimal() and not _is_running(int(pid)):
+            path.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
 class PartWriter:
     """Writes parts into one directory with one tokenizer, on one core."""
 
@@ -127,12 +153,12 @@ class PartWriter:
             return _shortened(known)
         counts = Counts()
         problems: list[Problem] = []
-        draft = target.with_suffix(f".{os.getpid()}.tmp")
+        draft = draft_of(target)
         with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
             for records in self._batches(unit, counts, problems):
                 writer.write_batch(record_batch(records))
         draft.replace(target)
-        problems.sort(key=_line_of)  # those of reading were found before those of encoding
+        problems.sort(key=lambda problem: problem.line)  # reading finds its own before encoding
         described = {
             "name": name,
             "unit": unit.identity,
@@ -140,7 +166,7 @@ class PartWriter:
             "counts": dataclasses.asdict(counts),
             "problems": [dataclasses.asdict(problem) for problem in problems],
         }
-        draft = sidecar.with_suffix(f".{os.getpid()}.tmp")
+        draft = draft_of(sidecar)
         draft.write_text(json.dumps(sealed(described), ensure_ascii=True), encoding="utf-8")
         draft.replace(sidecar)
         return _shortened(described)
@@ -174,19 +200,9 @@ class PartWriter:
         for item in convert(named(records, unit.path, unit.name or unit.path.name), options):
             if isinstance(item, Problem):
                 problems.append(item)
-                counts.records += 1
-                counts.skipped += 1
+                counts.leave_out(item)
             else:
                 yield item
-
-
-_PLACE = re.compile(r":(\d+)(?:#(\d+))?$")
-
-
-def _line_of(problem: Problem) -> tuple[int, int]:
-    """The line of a problem's record, and which record of that line it is."""
-    found = _PLACE.search(problem.source)
-    return (int(found[1]), int(found[2] or 1)) if found else (0, 0)
 
 
 def _shortened(described: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ finished parts survive an interruption and are used again.
 import dataclasses
 import hashlib
 import json
-import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,13 @@ from glmforge.data.conversation import Problem
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.examples import Counts, OnError, limit_of, nothing_left, problems_error
 from glmforge.data.hub import hub_digest
-from glmforge.data.part_writer import PrepareSettings, Unit, writing
+from glmforge.data.part_writer import (
+    PrepareSettings,
+    Unit,
+    draft_of,
+    remove_leftovers,
+    writing,
+)
 from glmforge.data.prepared import (
     FORMAT_VERSION,
     MANIFEST,
@@ -227,7 +232,7 @@ def _finish(
         counts.add(Counts(**part["counts"]))
     problems = [Problem(**values) for part in parts for values in part["problems"]]
     if problems and on_error == "stop":
-        raise problems_error(problems, total=counts.skipped)
+        raise problems_error(problems, total=counts.skipped + counts.faulty_files)
     if not counts.rows:
         raise nothing_left(counts, problems, ", ".join(hashes))
     manifest = {
@@ -244,8 +249,9 @@ def _finish(
         "counts": dataclasses.asdict(counts),
         "parts": [{"name": part["name"], "sha256": part["sha256"]} for part in parts],
     }
-    draft = directory / f"{MANIFEST}.{os.getpid()}.tmp"
+    draft = draft_of(directory / MANIFEST)
     with writing(directory):
+        remove_leftovers(directory)
         text = json.dumps(sealed(manifest), ensure_ascii=False, indent=1)
         draft.write_text(text, encoding="utf-8")
         draft.replace(directory / MANIFEST)

@@ -60,6 +60,7 @@ class Report:
     tokens: Tokens | None = None
     problems: tuple[Problem, ...] = field(default=(), repr=False)
     more_problems: int = 0
+    file_rules: tuple[str, ...] = ()
     unread: dict[str, int] = field(default_factory=dict)
 
 
@@ -96,6 +97,7 @@ def examine(
                          labels=labels, truncation=truncation)  # fmt: skip
         tokens.counts.records += look.faulty
         tokens.counts.skipped += look.faulty
+        tokens.counts.faulty_files = look.faulty_files
         tokens.counts.unread = look.unread  # those over the limit were rendered twice
     for item in validation:
         if isinstance(item, Conversation):
@@ -110,6 +112,8 @@ class _Look:
         self.copies = Copies()
         self.unread: dict[str, int] = {}
         self.faulty = 0  # records with an error of reading or of the rules
+        self.faulty_files = 0
+        self._file_rules: dict[str, None] = {}
         self._records = self._dialogues = 0
         self._rules: Counter[str] = Counter()
         self._levels: dict[str, str] = {}
@@ -124,6 +128,11 @@ class _Look:
     def over(self, items: Iterable[Conversation | Problem]) -> Iterator[Conversation]:
         """Take in every record; yield those that can be encoded."""
         for item in items:
+            if isinstance(item, Problem) and item.is_of_file:
+                self.faulty_files += 1
+                self._file_rules[item.rule] = None
+                self.tell(item.source, [item])
+                continue
             self._records += 1
             problems = [item] if isinstance(item, Problem) else check(item)
             if problems:
@@ -191,5 +200,6 @@ class _Look:
             tokens=tokens,
             problems=tuple(self._problems),
             more_problems=self._more_problems,
+            file_rules=tuple(self._file_rules),
             unread=self.unread,
         )

@@ -116,8 +116,8 @@ def _order_finding(before: Message | None, message: Message, number: int) -> Fin
         text = f"message {number} is an assistant message with no user message before it"
         return ("role-order", text, "put the user's message first or remove this one", "error")
     if role == previous == "assistant" and before and not (before.is_call or message.is_call):
-        return ("role-order", f"messages {number - 1} and {number} are both assistant", _MERGE,
-                "error")  # fmt: skip
+        text = f"messages {number - 1} and {number} are both assistant"
+        return "role-order", text, _MERGE if before.train == message.train else _ONE_MARK, "error"
     if role == "user" and previous == "user":
         return ("role-order", f"messages {number - 1} and {number} are both user", _MERGE, "error")
     if role == "user" and previous == "observation":
@@ -127,6 +127,9 @@ def _order_finding(before: Message | None, message: Message, number: int) -> Fin
 
 
 _MERGE = "set repair: [merge] to join them, or fix the record"
+_ONE_MARK = (
+    "give them one mark (one is trained, one is not) and set repair: [merge], or fix the record"
+)
 _SPLIT = "give text its own record"
 
 

@@ -204,12 +204,12 @@ def _metadata(item: Mapping[str, Any], role: Role, number: int) -> str:
     name = item.get("metadata")
     if name in (None, "") or role != "assistant":
         return ""
-    if not isinstance(name, str):
-        raise Unreadable(
-            "bad-metadata",
-            f"message {number} has {shown(name)} as metadata",
-            "use the tool's name",
-        )
+    if isinstance(name, str) and not name.strip():
+        return ""
+    if not isinstance(name, str) or len(name.splitlines()) != 1:
+        what = repr(name[:40]) if isinstance(name, str) else shown(name)
+        text = f"message {number} has {what} as metadata"
+        raise Unreadable("bad-metadata", text, "use the tool's name")
     return name
 
 

@@ -171,8 +171,7 @@ def load_examples(
         for item in iterate(path, ReadOptions(columns=columns or {}, repairs=tuple(repairs))):
             if isinstance(item, Problem):
                 problems.append(item)
-                counts.records += 1
-                counts.skipped += 1
+                counts.leave_out(item)
             else:
                 yield item
 

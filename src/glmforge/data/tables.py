@@ -7,7 +7,7 @@ as they went in; a column that is null stays, as it does in JSON. A row of a col
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -196,8 +196,12 @@ def _batches(batches: Iterator[pa.RecordBatch], path: Path) -> Items:
         batch.validate(full=True)  # or a damaged file reads foreign memory, or none at all
         for row in batch.to_pylist():
             number += 1
-            value = {name: without_nulls(cell) for name, cell in row.items()}
-            yield Record(source=f"{path.name}:{number}", value=value)
+            yield Record(source=f"{path.name}:{number}", value=without_padding(row))
+
+
+def without_padding(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without the nulls inside its columns; a column that is null stays."""
+    return {name: without_nulls(cell) for name, cell in row.items()}
 
 
 def without_nulls(value: Any) -> Any:

@@ -38,13 +38,14 @@ def blocks(report: Report) -> bool:
 
 def _record_findings(report: Report) -> Iterator[Finding]:
     total = max(report.records, 1)
-    if not report.records:
+    if not report.records and not report.rules:
         yield Finding(severity="blocks", share=1.0, text="there is no record",
                       advice="give files with dialogues")  # fmt: skip
     for rule, count in report.rules.items():
         if rule == "too-long" and report.levels[rule] == "warning":
             continue  # told with the token figures
-        share = count / total
+        of_files = rule in report.file_rules
+        share = 1.0 if of_files else count / total
         shown = report.examples[rule][0]
         if report.levels[rule] == "error":
             severity: Severity = "blocks"
@@ -53,7 +54,8 @@ def _record_findings(report: Report) -> Iterator[Finding]:
         else:
             severity = "fix" if share >= 0.01 else "note"
         place, _, advice = shown.rpartition("; ")
-        text = f"{rule}: {count:,} ({share:.1%} of the records), first {place}"
+        said = f"{count:,}" if of_files else f"{count:,} ({share:.1%} of the records)"
+        text = f"{rule}: {said}, first {place}"
         yield Finding(severity=severity, share=share, text=text, advice=advice)
 
 

@@ -104,10 +104,12 @@ class TrainingData:
         """Write skipped.jsonl where records were left out: which, and why."""
         sets = [found for part in self.sets.values() for found in part]
         number = sum(found.counts.left_out for found in sets)
-        if number:
+        files = sum(found.counts.faulty_files for found in sets)
+        if number or files:
             path = directory / "skipped.jsonl"
             write_skipped((problem for found in sets for problem in found.problems()), path)
-            say(f"data: {number:,} records were left out, each with its reason in {path}")
+            beside = f" and {files:,} files have faults" if files else ""
+            say(f"data: {number:,} records were left out{beside}, each with its reason in {path}")
 
 
 def prepare_data(

@@ -9,6 +9,7 @@ from glmforge.data.formats import to_conversations
 from glmforge.data.reading import Record
 from glmforge.data.rules import check
 from glmforge.data.segments import IGNORED
+from glmforge.data.sources import ReadOptions, iterate
 from glmforge.data.templates import conversation_of
 from glmforge.errors import DataError
 from glmforge.tool_calls import json_call
@@ -208,3 +209,16 @@ def test_escaped_arguments_train_the_same_tokens_as_plain_ones(stub):
     call = said(None, tool_calls=[{"function": {"name": "get_weather", "arguments": escaped}}])
     for family, text in TRAINED.items():
         assert trained(stub[family], [ASK, call], TOOLS) == text
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("a\nb", True), ("  ", False), ("", False)])
+def test_a_tool_name_in_metadata_is_one_line(tmp_path, name, is_refused):
+    """A blank one is none, as an empty one: the text is an answer."""
+    called = {"role": "assistant", "metadata": name, "content": "x"}
+    record = {"messages": [{"role": "user", "content": "q"}, called]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    (found,) = iterate(tmp_path / "a.jsonl", ReadOptions())
+    if is_refused:
+        assert (found.rule, found.text) == ("bad-metadata", "message 2 has 'a\\nb' as metadata")
+    else:
+        assert not found.messages[1].is_call

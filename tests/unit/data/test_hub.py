@@ -50,6 +50,16 @@ def test_a_hub_name_gives_the_train_split_or_the_one_that_is_named(hub):
     assert hub == [("someone/talk", "train"), ("someone/talk", "test")]
 
 
+def test_a_null_question_of_a_hubs_row_is_an_empty_one(monkeypatch):
+    """Not a missing one, which would make its answer text for pretraining."""
+    import datasets
+
+    rows = Rows([{"prompt": None, "response": "答"}])
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, split: rows)
+    (found,) = read_conversations("someone/talk")
+    assert [(m.role, m.content) for m in found.messages] == [("user", ""), ("assistant", "答")]
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("someone/talk:dev", "Unknown split dev"), ("else/where", "Couldn't reach 'else/where'")],

@@ -3,7 +3,10 @@
 import functools
 import json
 import os
+import platform
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -295,3 +298,47 @@ def test_a_process_that_dies_is_named_with_the_lines_it_had(
     found = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
     assert len(found) == 300
     assert kept <= {path.name for path in directory.glob("*.arrow")}
+
+
+def test_drafts_of_killed_processes_are_removed_and_no_others(stub, train_file, tmp_path):
+    """A process that still runs, here or on another machine, goes on writing."""
+    first = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+    (first.directory / "manifest.json").unlink()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    here, there = platform.node(), "elsewhere"
+    names = [f"part-00000.arrow.{host}.{pid}.tmp" for host, pid in
+             ((here, ended.pid), (here, os.getppid()), (there, ended.pid))]  # fmt: skip
+    for name in names:
+        (first.directory / name).write_bytes(b"half")
+    prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+    assert sorted(path.name for path in first.directory.glob("*.tmp")) == sorted(names[1:])
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_a_file_with_a_fault_is_no_record(stub, train_file, tmp_path, size):
+    """It stops a run, or is counted as a file and told with the records that are left out."""
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n" * size)
+    both = [train_file, empty]
+    skipped = load_examples(both, stub["chatglm3"], max_length=64, on_error="skip")
+    found = prepare(both, lambda: stub["chatglm3"], tmp_path / "s", SETTINGS, on_error="skip")
+    for counts in (skipped.counts, found.counts):
+        assert (counts.records, counts.skipped, counts.faulty_files) == (300, 0, 1)
+        assert "1 files damaged, empty or of no known kind" in str(counts)
+    assert [problem.rule for problem in found.problems()] == ["no-record"]
+    with pytest.raises(DataError, match=r"empty\.jsonl: there is no record"):
+        load_examples(both, stub["chatglm3"], max_length=64)
+    with pytest.raises(DataError, match=r"empty\.jsonl: there is no record"):
+        prepare(both, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
+
+
+def test_the_error_of_many_problems_says_how_many_there_are(stub, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"prompt": 1}\n' * 125)
+    for attempt in (
+        lambda: load_examples(path, stub["chatglm3"], max_length=64),
+        lambda: prepare(path, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS),
+    ):
+        with pytest.raises(DataError, match=r"^125 problems:"):
+            attempt()

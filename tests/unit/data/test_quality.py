@@ -199,3 +199,17 @@ def test_the_report_is_printable_and_plain(shared):
         report = examine(iterate(shared / f"cases/{case}/train.jsonl", ReadOptions()))
         assert all(line.isprintable() for line in report_lines(report))
         json.dumps(report_values(report)).encode("utf-8")
+
+
+def test_a_file_with_a_fault_is_told_and_is_no_record(tmp_path):
+    """Shares are of the records."""
+    (tmp_path / "a.jsonl").write_text('{"prompt": "q", "response": "a"}\n')
+    (tmp_path / "b.jsonl").write_text("")
+    report = examine(iterate(tmp_path, ReadOptions()))
+    assert (report.records, report.rules, report.file_rules) == (
+        1, {"no-record": 1}, ("no-record",),
+    )  # fmt: skip
+    (finding,) = (f for f in findings(report) if f.severity == "blocks")
+    assert finding.text.startswith(
+        f"no-record: 1, first {tmp_path / 'b.jsonl'}: there is no record"
+    )

@@ -198,3 +198,13 @@ def test_a_finding_is_one_line_and_shows_chinese_as_it_is():
     assert str(unknown).isprintable()
     (no_text,) = to_conversations(Record(source="x:1", value={"messages": "问"}))
     assert "问" in str(no_text)
+
+
+def test_merging_is_not_advised_where_it_does_nothing():
+    said = conversation(("u", "q"), ("a", "c"), ("a", "d"))
+    first, second, third = said.messages
+    (problem,) = check(said)
+    assert problem.advice.startswith("set repair: [merge]")
+    marked = said.with_messages((first, replace(second, train=False), third))
+    (problem,) = check(repair(marked, ["merge"])[0])
+    assert problem.advice.startswith("give them one mark (one is trained, one is not)")
