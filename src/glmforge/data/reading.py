@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from glmforge.data.conversation import Problem
 from glmforge.data.documents import read_document
+from glmforge.data.encodings import looks_like_big5, unmarked_unicode
 from glmforge.data.json_text import BadJson, read_json
 from glmforge.errors import DataError
 
@@ -113,17 +114,17 @@ def _checked_start(stream: BinaryIO, path: Path) -> bytes:
 
 
 def refuse_wrong_unicode(head: bytes, path: Path) -> None:
-    """Refuse a file whose first bytes mark another Unicode encoding than UTF-8.
+    """Refuse a file whose first bytes are of another Unicode encoding than UTF-8.
 
     Raises:
-        DataError: it is UTF-16 or UTF-32.
+        DataError: it is UTF-16 or UTF-32, with a byte order mark or without.
     """
-    for mark, name in _WRONG_UNICODE.items():
-        if head.startswith(mark):
-            raise DataError(
-                f"{path}:1: the file is {name}, not UTF-8; convert it with "
-                f"`{conversion(path, name)}`"
-            )
+    marked = (name for mark, name in _WRONG_UNICODE.items() if head.startswith(mark))
+    name = next(marked, "") or unmarked_unicode(head)
+    if name:
+        raise DataError(
+            f"{path}:1: the file is {name}, not UTF-8; convert it with `{conversion(path, name)}`"
+        )
 
 
 def conversion(path: Path, encoding: str) -> str:
@@ -257,7 +258,9 @@ def decode(line: bytes, source: str, offset: int, path: Path, gbk: bool) -> str 
     except UnicodeDecodeError:
         text = ""
         guess = "it is no GBK either: find out the encoding and convert the file to UTF-8"
-    if _UTF8_WORDS.search(line):
+    if looks_like_big5(line, text):
+        guess = f"it reads as Big5: convert the file: `{conversion(path, 'BIG5')}`"
+    elif _UTF8_WORDS.search(line):
         guess = "it holds UTF-8 and other text together: write it anew at its source"
     elif gbk and text:
         return text

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from glmforge.data import Problem, read_conversations
+from glmforge.data.preparing import PrepareSettings, prepare
 from glmforge.data.sources import ReadOptions, iterate
 from glmforge.errors import DataError
 
@@ -111,3 +112,54 @@ def test_the_conversion_that_is_offered_works(kind, tmp_path):
     subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
     (written,) = set(tmp_path.iterdir()) - {path}
     assert texts_of(written) == PAIRS
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.txt"])
+def test_wide_unicode_without_a_mark_is_named(stub, tmp_path, encoding, name):
+    """Its zero bytes made it GBK, or a CSV whose columns are single letters."""
+    texts = {
+        "a.jsonl": "\n".join(objects()) + "\n",
+        "a.json": "[\n" + ",\n".join(objects()) + "\n]",
+        "a.csv": "query,response\n" + "".join(f"{ask},{told}\n" for ask, told in PAIRS),
+        "a.txt": "第一段，从一到万。\n\n第二段\n",
+    }
+    path = tmp_path / name
+    path.write_bytes(texts[name].encode(encoding))
+    called = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
+    for read in (
+        lambda: list(iterate(path, ReadOptions())),
+        lambda: prepare(
+            path, lambda: stub["chatglm3"], tmp_path / "s", PrepareSettings(max_length=64)
+        ),
+    ):
+        with pytest.raises(DataError, match=f"the file is {called}, not UTF-8") as caught:
+            read()
+    command = str(caught.value).split("`")[1]
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    assert (tmp_path / f"a.utf8{path.suffix}").read_text(encoding="utf-8") == texts[name]
+
+
+def test_big5_is_not_taken_for_gbk(tmp_path):
+    """Not on request either: it would be read as nonsense."""
+    told = "謝謝您的關心，這裡的天氣還不錯"
+    path = tmp_path / "a.csv"
+    path.write_bytes(f"query,response\n請問臺灣的天氣如何呢,{told}\n".encode("big5"))
+    for repairs in ((), ("gbk",)):
+        (fault,) = iterate(path, ReadOptions(repairs=repairs))
+        assert fault.advice.startswith("it reads as Big5: convert the file: `iconv -f BIG5 ")
+
+
+@pytest.mark.parametrize(
+    "text", ["繁體字也可以用國標碼來寫的，請看這個句子", "镕垚喆，生僻字", "好", "喂，你好吗？"]
+)
+def test_gbk_is_not_taken_for_big5(tmp_path, text):
+    path = tmp_path / "a.csv"
+    path.write_bytes(f"query,response\n问,{text}\n".encode("gbk"))
+    assert texts_of(path, repairs=["gbk"]) == [("问", text)]
+
+
+def test_a_zero_in_utf8_text_makes_it_no_wide_unicode(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("some text with \0 in it, and more\n", encoding="utf-8")
+    assert texts_of(path) == [("some text with \0 in it, and more",)]
