@@ -3,9 +3,7 @@
 It adds nothing of its own; the commands are in `glmforge.cli`.
 """
 
-import sys
-
-from glmforge.cli.main import main
+from glmforge.cli.main import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

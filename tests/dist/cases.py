@@ -66,6 +66,15 @@ def dialogues(directory: Path, count: int = 24) -> Path:
     return path
 
 
+def held_out(path: str | Path) -> str:
+    """The same dialogues in a file of their own: one that is trained on too would be refused."""
+    copy = Path(path).with_suffix(".validation.jsonl")
+    if dist.get_rank() == 0:
+        copy.write_bytes(Path(path).read_bytes() + b"\n")
+    dist.barrier()
+    return str(copy)
+
+
 def run(
     scratch: Path,
     name: str,
@@ -88,7 +97,12 @@ def run(
     config = {
         "model": model,
         "method": method,
-        "data": {"train": data, "validation": data, "max_length": 128, "packing": packing},
+        "data": {
+            "train": data,
+            "validation": held_out(data),
+            "max_length": 128,
+            "packing": packing,
+        },
         "training": {
             "output_dir": str(scratch / name),
             "per_device_train_batch_size": micro,

@@ -64,7 +64,7 @@ def plain_text(scratch: Path) -> object:
         rows = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
         path.write_text("".join(rows), encoding="utf-8")
     dist.barrier()
-    data = {"train": str(path), "validation": str(path)}
+    data = {"train": str(path), "validation": held_out(path)}
     found = train(scratch, method="full", data=data, generation=VALIDATION_PROMPTS)
     return {**found, "evaluations": evaluations(scratch)}
 

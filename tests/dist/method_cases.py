@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from cases import GLOBAL_BATCH, STEPS, _interrupted, dialogues, outcome, tiny_model
+from cases import GLOBAL_BATCH, STEPS, _interrupted, dialogues, held_out, outcome, tiny_model
 from safetensors.torch import load_file
 
 import glmforge
@@ -28,7 +28,7 @@ def train(
         "model": {"model_name_or_path": str(tiny_model(scratch))},
         "method": "lora",
         "lora": {"lora_dropout": 0.0},
-        "data": {"train": data, "validation": data, "max_length": 128},
+        "data": {"train": data, "validation": held_out(data), "max_length": 128},
         "training": {
             "output_dir": str(scratch / name),
             "per_device_train_batch_size": 1,

@@ -120,7 +120,11 @@ def _inputs(
         )
     said = {name: value for name, value in given.items() if value is not None}
     chosen = config is not None or "max_length" in said
-    return replace(inputs, **said).within_positions(chosen=chosen)
+    inputs = replace(inputs, **said).within_positions(chosen=chosen)
+    from glmforge.data.files import refuse_shared
+
+    refuse_shared(inputs.train, inputs.validation)
+    return inputs
 
 
 @contextmanager

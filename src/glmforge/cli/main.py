@@ -12,7 +12,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -94,6 +94,18 @@ def glmforge(
     The deepspeed launcher puts --local_rank before the command; LOCAL_RANK says the same.
     """
     del version, local_rank
+
+
+def run() -> NoReturn:
+    """Run the program and end the process; the door of the command `glmforge`."""
+    try:
+        status = main()
+    except SystemExit as end:  # our own bug, reported
+        status = end.code if isinstance(end.code, int) else OUR_BUG
+    collectives = sys.modules.get("glmforge.distributed.collectives")
+    if collectives is not None:  # nothing else has started a process group
+        collectives.leave(status)
+    sys.exit(status)
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ those that ``state.json`` lists, never what the ``datasets`` library cached besi
 files and folders are passed over. ``sources`` reads what comes out of here.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -82,6 +83,41 @@ def passed_over(directory: Path) -> list[Path]:
         for path in _visible(directory)
         if path not in read and path.name not in _DESCRIPTIONS and path.is_file()
     ]
+
+
+def refuse_shared(train: Paths, validation: Paths) -> None:
+    """Refuse to hold out files that are trained on, by their names or their bytes.
+
+    Raises:
+        DataError: all of them; or as ``data_files``.
+    """
+    trained = data_files(train)
+    problems = []
+    for file in data_files(validation):
+        twin = next((other for other in trained if _is_same(file, other)), None)
+        if twin is not None:
+            copy = "" if file == twin else f" (it holds the same bytes as {twin})"
+            problems.append(
+                f"{file}: a validation file that is trained on too{copy}, so that its loss would "
+                "say nothing of dialogues that the model has not seen; give other dialogues, or "
+                "take the file out of data.train"
+            )
+    if problems:
+        raise DataError(problems)
+
+
+def _is_same(file: Path, other: Path) -> bool:
+    if not (file.exists() and other.exists()):
+        return file == other  # names of a hub
+    if file.stat().st_size != other.stat().st_size:
+        return False
+    return file.samefile(other) or _digest(file) == _digest(other)
+
+
+def _digest(file: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def directory_lines(directory: Path) -> list[str]:

@@ -7,8 +7,10 @@ runs on several ranks; with a world size of 1 every call is a plain local operat
 
 import atexit
 import datetime
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -155,6 +157,26 @@ def process_group(world: World) -> Iterator[Ranks]:
         atexit.register(_end_group)
     with torch_variables_set(world):
         yield Ranks(world=world, device=device)
+
+
+def leave(status: int) -> None:
+    """End a rank whose work is done and said, without taking torch's native threads apart.
+
+    That may abort ("terminate called without an active exception", once in some 60 runs on gloo),
+    and a run that has finished would end as one whose rank died. What Python runs at exit is run.
+    Returns where this process has no group: then the interpreter ends it as usual.
+
+    Args:
+        status: the exit status of the process.
+    """
+    if not dist.is_initialized():
+        return
+    atexit.unregister(_end_group)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # nobody reads it any more
+            stream.flush()
+    os._exit(status)
 
 
 def _end_group() -> None:

@@ -45,7 +45,11 @@ def count_data(config: RunConfig, tokenizer: Any, *, packed: bool) -> DataFacts:
         DataError: files that cannot be read, or rows that break a rule.
     """
     data = config.data
-    beside = [path for part in (data.train, data.validation) for path, _ in sources_of(part)]
+    train, validation = (
+        [path for path, _ in sources_of(part)] for part in (data.train, data.validation)
+    )
+    refuse_shared(train, validation)
+    beside = [*train, *validation]
     options = ReadOptions(columns=data.columns, repairs=tuple(data.repair), beside=tuple(beside))
     dialogues = 0.0
     parts: list[tuple[Sequence[Example], float]] = []

@@ -27,7 +27,7 @@ from glmforge.data import (
     write_skipped,
 )
 from glmforge.data.examples import Counts
-from glmforge.data.files import directory_lines
+from glmforge.data.files import directory_lines, refuse_shared
 from glmforge.data.prepared import PreparedSet
 from glmforge.data.preparing import PrepareSettings, prepare
 from glmforge.data.selection import Joined
@@ -172,6 +172,12 @@ def prepare_sets(
     def make() -> dict[str, list[PreparedSet]]:
         problems: list[str] = []
         sets: dict[str, list[PreparedSet]] = {"train": [], "validation": []}
+        try:
+            refuse_shared(
+                *([path for path, _ in sources_of(getattr(config.data, part))] for part in sets)
+            )
+        except DataError as error:
+            problems += error.problems
         for part, found in sets.items():
             for path, _ in sources_of(getattr(config.data, part)):
                 try:
@@ -203,23 +209,11 @@ def prepare_sets(
 
 
 def _of_files(config: RunConfig, sets: Mapping[str, Sequence[PreparedSet]]) -> Iterator[str]:
-    """What people should know of the files: which a directory gave, and which are in both parts."""
+    """What people should know of the files: which of them a directory gave."""
     for part in sets:
         for path, _ in sources_of(getattr(config.data, part)):
             for line in directory_lines(Path(path)):
                 yield f"{part}: {line}"
-    trained = {file["sha256"] for found in sets["train"] for file in found.manifest["files"]}
-    both = [
-        file["path"]
-        for found in sets["validation"]
-        for file in found.manifest["files"]
-        if file["sha256"] in trained
-    ]
-    if both:
-        yield (
-            f"validation: {', '.join(both)} is trained on too, so that its loss says nothing of "
-            "dialogues that the model has not seen"
-        )
 
 
 def prepare_alone(config: RunConfig, *, rebuild: bool = True) -> list[Path]:
