@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
+from cases import held_out
 from method_cases import shortened, train
 
 import glmforge

@@ -12,6 +12,7 @@ from glmforge.config import RunConfig
 from glmforge.config.paths import sources_of
 from glmforge.data import build_examples, pack
 from glmforge.data.examples import Example, problems_error
+from glmforge.data.files import refuse_shared
 from glmforge.data.sampling import sample_conversations
 from glmforge.data.selection import facts_of
 from glmforge.data.sources import ReadOptions
