@@ -34,10 +34,11 @@ def model_dir(tmp_path_factory):
 
 def run(model_dir, out, *, stage=2, method="lora", resume=None, dora=False, **training):
     data = str(asset_path("demo/validation.jsonl"))
+    held_out = str(asset_path("demo/facts_validation.jsonl"))
     config = {
         "model": {"model_name_or_path": str(model_dir)},
         "method": method,
-        "data": {"train": data, "validation": data, "max_length": 512},
+        "data": {"train": data, "validation": held_out, "max_length": 512},
         "training": {
             "output_dir": str(out),
             "max_steps": 8,

@@ -39,9 +39,10 @@ def model_dir(tmp_path_factory):
 
 def config_of(model_dir, out, **training):
     data = str(asset_path("demo/validation.jsonl"))
+    held_out = str(asset_path("demo/facts_validation.jsonl"))
     return {
         "model": {"model_name_or_path": str(model_dir)},
-        "data": {"train": data, "validation": data, "max_length": 512},
+        "data": {"train": data, "validation": held_out, "max_length": 512},
         "training": {
             "output_dir": str(out),
             "max_steps": 8,

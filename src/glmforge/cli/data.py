@@ -52,9 +52,15 @@ class _Inputs:
     repair: tuple[str, ...] = ()
 
     def options(self) -> Any:
-        """How the files are read."""
+        """How the files are read.
+
+        Raises:
+            DataError: a path does not exist, or a validation file is trained on too.
+        """
+        from glmforge.data.files import refuse_shared
         from glmforge.data.sources import ReadOptions
 
+        refuse_shared(self.train, self.validation)
         beside = (*self.train, *self.validation)
         return ReadOptions(columns=self.columns, repairs=self.repair, beside=beside)
 
@@ -120,11 +126,7 @@ def _inputs(
         )
     said = {name: value for name, value in given.items() if value is not None}
     chosen = config is not None or "max_length" in said
-    inputs = replace(inputs, **said).within_positions(chosen=chosen)
-    from glmforge.data.files import refuse_shared
-
-    refuse_shared(inputs.train, inputs.validation)
-    return inputs
+    return replace(inputs, **said).within_positions(chosen=chosen)
 
 
 @contextmanager
@@ -175,11 +177,11 @@ def check(
     from glmforge.cli.output import print_json
     from glmforge.data.quality import examine
     from glmforge.data.quality_text import report_lines, report_values
-    from glmforge.data.sources import data_files, iterate, names_of, passed_over
+    from glmforge.data.sources import iterate
     from glmforge.data.verdict import blocks
 
-    options = inputs.options()
     with _errors_as_json(as_json):
+        options = inputs.options()
         report = examine(
             iterate(inputs.train, replace(options, go_on=True)),
             validation=iterate(inputs.validation, options),
@@ -191,20 +193,27 @@ def check(
     if as_json:
         print_json(report_values(report))
     else:
-        files_read = data_files(inputs.train)
-        called = names_of(files_read)
-        names = [called[file] for file in files_read]
-        if names != [Path(path).name for path in inputs.train]:
-            more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-            print(f"{len(names)} files: {', '.join(names[:12])}{more}")
-        directories = [Path(path) for path in inputs.train if Path(path).is_dir()]
-        others = [file.name for place in directories for file in passed_over(place)]
-        if others:
-            more = f" and {len(others) - 12} more" if len(others) > 12 else ""
-            print(f"not read, by their names: {', '.join(others[:12])}{more}")
+        _print_files(inputs.train)
         print("\n".join(report_lines(report, problems=show)))
     if blocks(report):
         raise typer.Exit(1)
+
+
+def _print_files(paths: list[str]) -> None:
+    """Say which files are read where that is not what was written, and which are not."""
+    from glmforge.data.sources import data_files, names_of, passed_over
+
+    files_read = data_files(paths)
+    called = names_of(files_read)
+    names = [called[file] for file in files_read]
+    if names != [Path(path).name for path in paths]:
+        more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+        print(f"{len(names)} files: {', '.join(names[:12])}{more}")
+    directories = [Path(path) for path in paths if Path(path).is_dir()]
+    others = [file.name for place in directories for file in passed_over(place)]
+    if others:
+        more = f" and {len(others) - 12} more" if len(others) > 12 else ""
+        print(f"not read, by their names: {', '.join(others[:12])}{more}")
 
 
 @app.command()

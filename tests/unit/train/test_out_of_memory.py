@@ -34,10 +34,11 @@ ALONE = Ranks(world=World(), device=CPU)
 
 def config(training=None, **sections):
     data = str(asset_path("demo/train.jsonl"))
+    held_out = str(asset_path("demo/facts_validation.jsonl"))
     return config_from_mapping(
         {
             "model": {"model_name_or_path": str(TINY_MODEL)},
-            "data": {"train": data, "validation": data, "max_length": 512},
+            "data": {"train": data, "validation": held_out, "max_length": 512},
             "training": {"output_dir": "run", **(training or {})},
             **sections,
         }

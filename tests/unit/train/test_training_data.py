@@ -328,11 +328,15 @@ def test_what_a_directory_gave_is_said_and_splits_by_name_are_pointed_at(
     assert line.startswith(f"train: {place}: dev.jsonl, my_test.jsonl is read like the others")
 
 
-def test_validation_files_that_are_trained_on_are_said(configured: Any, tmp_path: Path) -> None:
-    """By their bytes, wherever they lie."""
+def test_validation_files_that_are_trained_on_are_refused(configured: Any, tmp_path: Path) -> None:
+    """By their bytes, wherever they lie; when data is prepared, too."""
     copy = write(tmp_path / "copy.jsonl", [dialogue(number) for number in range(30)])
-    _, said = prepared(configured(validation=copy))
-    assert any(f"validation: {copy} is trained on too" in line for line in said)
-    other = write(tmp_path / "other.jsonl", [dialogue(77)])
-    _, said = prepared(configured(validation=other))
-    assert not any("is trained on too" in line for line in said)
+    for attempt in (
+        lambda: prepared(configured(validation=copy)),
+        lambda: prepare_alone(configured(validation=copy)),
+    ):
+        with pytest.raises(DataError, match="a validation file that is trained on too"):
+            attempt()
+    with pytest.raises(DataError, match=r"same bytes as .*train\.jsonl"):
+        prepared(configured(validation=[write(tmp_path / "o.jsonl", [dialogue(77)]), copy]))
+    prepared(configured(validation=str(tmp_path / "o.jsonl")))
