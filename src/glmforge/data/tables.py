@@ -7,6 +7,8 @@ as they went in; a column that is null stays, as it does in JSON. A row of a col
 """
 
 import csv
+import functools
+import re
 from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -21,6 +23,7 @@ from glmforge.data.reading import Record, decode, numbered, open_stream
 
 Items = Iterator[Record | Problem]
 _START_BYTES = 1 << 16
+_LINE_END = re.compile("\r\n|\r|\n")
 
 
 def read_csv(path: Path, gbk: bool) -> Items:
@@ -38,6 +41,7 @@ def read_csv(path: Path, gbk: bool) -> Items:
             yield _doubled_columns(f"{path.name}:{lines.number}", twice)
             return
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        is_written = functools.cache(lambda: _is_written(path, gbk, len(columns), delimiter))
         start = lines.number + 1
         while True:
             row: list[str] | None = None
@@ -52,12 +56,35 @@ def read_csv(path: Path, gbk: bool) -> Items:
             start = lines.number + 1
             if row is None:
                 yield _bad_quotes(source, span, fault)
-            elif swallowed_rows(row, delimiter) and len(row) == len(columns):
+            elif len(row) == len(columns) and swallowed_rows(row, delimiter) and not is_written():
                 yield _bad_quotes(source, span, "a cell that holds what look like rows")
             elif lines.bad.isdisjoint(span):
                 yield from _csv_record(row, columns, source)
             yield from lines.take_problems()
         yield from lines.take_problems()
+
+
+def _is_written(path: Path, gbk: bool, columns: int, delimiter: str) -> bool:
+    """Whether the quotes of a table are a program's, so that a cell like rows is meant so.
+
+    Then all rows are whole, and cells of one line that hold the delimiter are quoted for it, in as
+    many rows at least as there are cells in doubt.
+    """
+    sure = doubtful = 0
+    with open_stream(path) as stream:
+        lines = _DecodedLines(stream, path, gbk)
+        next((line for line in lines if line.strip()), "")
+        try:
+            for row in csv.reader(lines, delimiter=delimiter, strict=True):
+                if len(row) != columns and any(cell.strip() for cell in row):
+                    return False
+                if swallowed_rows(row, delimiter):
+                    doubtful += 1
+                else:
+                    sure += any(delimiter in cell and "\n" not in cell for cell in row)
+        except csv.Error:
+            return False
+    return sure >= doubtful
 
 
 def _doubled_columns(source: str, names: list[str]) -> Problem:
@@ -95,7 +122,7 @@ def swallowed_rows(row: list[str], delimiter: str) -> bool:
         return len(parts) == cells and not any(part[:1].isspace() for part in parts)
 
     for place, cell in enumerate(row):
-        lines = cell.splitlines()
+        lines = _LINE_END.split(cell.rstrip("\r\n"))
         if columns < 2 or len(lines) < (3 if columns == 2 else 2):
             continue
         ends = has(lines[0], columns - place) and has(lines[-1], place + 1)
@@ -135,14 +162,17 @@ class _DecodedLines:
 
 
 def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file; one with carriage returns alone (old Macs) has lines by these."""
-    start = cast(BufferedReader, stream).peek(_START_BYTES)
-    if b"\r" not in start or b"\n" in start:
+    """The lines of a file; where a carriage return alone ends the first, it ends others too.
+
+    So old Macs and their spreadsheets write; the latter may have line feeds inside of cells.
+    """
+    first = re.search(b"\r\n?|\n", cast(BufferedReader, stream).peek(_START_BYTES))
+    if first is None or first.group() != b"\r":
         yield from stream
         return
     rest = b""
     while block := stream.read(_START_BYTES):
-        *whole, rest = (rest + block).split(b"\r")
+        *whole, rest = re.split(b"[\r\n]", rest + block)
         yield from (line + b"\n" for line in whole)
     if rest:
         yield rest

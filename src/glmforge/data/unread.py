@@ -13,7 +13,8 @@ from glmforge.data.conversation import shown
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 QUESTIONS = frozenset(
     "prompt query instruction instructions question questions input inputs problem context q "
-    "user_input user_prompt input_text question_text 问 问题 提问 指令 输入".split()
+    "user_input user_prompt user_query user_question human_input input_text prompt_text query_text "
+    "question_text 问 问题 提问 指令 输入".split()
 )
 """Names of fields, in lower case, whose text is a question."""
 ANSWERS = frozenset(

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import random
 
 import pytest
 
@@ -147,3 +148,38 @@ def test_a_column_whose_name_is_no_text_is_a_damaged_file(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"promptname", b"prompt\xff\xfe\xfd\xfc"))
     with pytest.raises(DataError, match="the file is damaged"):
         read_conversations(path)
+
+
+def test_every_row_that_a_program_wrote_is_read(tmp_path):
+    """Whatever its cells hold, other kinds of line ends too."""
+    draw = random.Random(5)
+    signs = '今天,我们"去"公园, 散步\\\n怎么样\u2028\x0b呢'
+
+    def cell():
+        return "".join(draw.choices(signs, k=40)).strip() or "x"
+
+    for columns in (["prompt", "response"], ["instruction", "input", "output"]):
+        rows = [[cell() for _ in columns] for _ in range(1000)]
+        rows += [["a,b\nc,d\ne", *columns[1:]], [*columns[:-1], "import x\nf(a,b)\ng(c,d)"]]
+        with (tmp_path / "t.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([columns, *rows])
+        found = list(read_csv(tmp_path / "t.csv", gbk=False))
+        assert [list(item.value.values()) for item in found] == rows
+
+
+def test_one_broken_row_takes_the_trust_in_all_quotes(tmp_path):
+    """Cells like rows are doubted again."""
+    text = 'query,response\n"a, b",c\n问,"x\n1,2\n3,4"\n'
+    path = tmp_path / "t.csv"
+    path.write_text(text, encoding="utf-8")
+    assert [type(item).__name__ for item in read_csv(path, gbk=False)] == ["Record"] * 2
+    path.write_text(text + "one\n", encoding="utf-8")
+    kinds = [type(item).__name__ for item in read_csv(path, gbk=False)]
+    assert kinds == ["Record", "Problem", "Problem"]
+
+
+@pytest.mark.parametrize("last", ["再见,见\r", "再见,见\n", "再见,见"])
+def test_a_spreadsheet_of_an_old_mac_has_line_feeds_inside_of_cells(tmp_path, last):
+    (tmp_path / "t.csv").write_bytes(f'prompt,response\r"你\n好",好\r{last}'.encode())
+    said = [tuple(m.content for m in c.messages) for c in read_conversations(tmp_path / "t.csv")]
+    assert said == [("你\n好", "好"), ("再见", "见")]
