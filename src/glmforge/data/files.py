@@ -25,7 +25,7 @@ _LEFTOVER = re.compile(r"(cache-|tmp).*\.arrow")
 """What ``datasets`` leaves beside its files: results of map and filter, unfinished ones."""
 _SPLIT_FILE = re.compile(r"(train|test|validation|valid|val|dev|eval)-\d{5}-of-\d{5}\..+")
 
-_SHARD = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<ending>\..+)")
+_SHARD = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<of>[-_]of[-_])(?P<total>\d+)(?P<after>.*)")
 
 _SPLIT_NAME = re.compile(r"(?<![^\W_])(dev|valid|validation|val|test|eval)(?![^\W_])")
 _SHOWN_FILES = 6
@@ -193,16 +193,17 @@ def _files_in(place: Path) -> tuple[list[Path], str]:
 
 def _lacking_shards(names: Sequence[str]) -> tuple[str, int] | None:
     """The first file missing of ``train-00000-of-00002.parquet`` and its like, and their number."""
-    sets: dict[tuple[str, int, str], set[int]] = {}
+    sets: dict[tuple[str, str, str], dict[int, int]] = {}
     for name in names:
         if match := _SHARD.fullmatch(name):
-            key = (match["name"], int(match["total"]), match["ending"])
-            sets.setdefault(key, set()).add(int(match["number"]))
-    for (name, total, ending), there in sets.items():
+            key = (match["before"], match["of"] + match["total"], match["after"])
+            sets.setdefault(key, {})[int(match["number"])] = len(match["number"])
+    for (before, end, after), there in sets.items():
+        total = int(end[len("-of-") :])
         first = 0 if 0 in there else 1  # both ways to count are in use
-        missing = sorted(set(range(first, first + total)) - there)
-        if missing and len(there) < total:
-            return f"{name}-{missing[0]:05d}-of-{total:05d}{ending}", total
+        if len(there) < total:
+            missing = next(n for n in range(first, first + total) if n not in there)
+            return f"{before}{missing:0{min(there.values())}d}{end}{after}", total
     return None
 
 

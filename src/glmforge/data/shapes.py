@@ -14,6 +14,7 @@ from typing import Any
 from glmforge.data.calls import marked_calls
 from glmforge.data.conversation import Conversation, Message, Role
 from glmforge.data.json_text import BadJson, read_json
+from glmforge.data.parts import part_of
 from glmforge.data.results import in_call_order
 from glmforge.data.unread import said_twice
 from glmforge.tool_calls import BadCall, calls_of, read_call, shown, tool_fault
@@ -242,7 +243,8 @@ def read_text(
         advice = "write it as text"
         if isinstance(text, list):
             advice = "this trains text only"
-            if where.startswith("message") and not options.flatten:  # it joins no other lists
+            joins = where.startswith("message") and not options.flatten  # it joins no other lists
+            if joins and text and all(part_of(part) for part in text):
                 advice += ": set repair: [flatten] to join its text parts"
         raise Unreadable("not-text", f"{name} of {where} is {shown(text)}, not text", advice)
     return text
@@ -258,20 +260,18 @@ def _parts(
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[str] = []
+    targets = {"text": texts, "reasoning": reasoning, "tool_call": calls}
     for part in parts:
-        if isinstance(part, dict):
-            text = part.get("value", part.get("text"))
-            kind = part.get("type", "text" if "text" in part else None)
-        else:
-            kind, text = ("text" if isinstance(part, str) else None), part
-        target = {"text": texts, "reasoning": reasoning, "tool_call": calls}.get(str(kind))
-        if target is None or not isinstance(text, str):
+        found_part = part_of(part)
+        if found_part is None:
+            kind = part.get("type") if isinstance(part, dict) else shown(part)
             raise Unreadable(
                 "not-text",
                 f"message {number} ({role}) holds a part of type {kind!r}",
                 "only text parts can be trained on",
             )
-        target.append(text)
+        kind, text = found_part
+        targets[kind].append(text)
     found = [Message(role=role, content="".join(texts), train=train)] if texts or not calls else []
     for call in calls:
         found.extend(_calls_from_text(call, number, train))

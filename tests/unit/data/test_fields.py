@@ -134,7 +134,7 @@ def test_a_repair_that_is_set_is_not_advised(tmp_path):
     path = as_lines(tmp_path / "a", {"messages": parts, "instruction": ""})
     for repairs in ((), ("flatten",)):
         (problem,) = iterate(path, ReadOptions(repairs=repairs))
-        assert ("repair: [flatten]" in problem.advice) == (not repairs)
+        assert problem.advice == "this trains text only"  # it would not help
     path = as_lines(tmp_path / "b", {"instruction": "q", "output": ["a", "b"]})
     (problem,) = iterate(path, ReadOptions())
     assert problem.advice == "this trains text only"
@@ -152,3 +152,16 @@ def test_flatten_joins_text_parts_wherever_they_stand(tmp_path, parts):
         (found,) = iterate(path, ReadOptions(repairs=("flatten",)))
         assert found.messages[1].content == "调用"
         assert len(found.messages) == (3 if more else 2)
+
+
+@pytest.mark.parametrize(
+    "parts", [[], [1], [{"type": "text", "text": 1}], ["a", {"type": "image_url", "image_url": {}}]]
+)
+@pytest.mark.parametrize("more", [{}, {"tool_calls": [{"function": {"name": "f"}}]}])
+def test_flatten_is_not_advised_where_it_does_not_help(tmp_path, parts, more):
+    answer = {"role": "assistant", "content": parts, **more}
+    path = as_lines(tmp_path / "a", {"messages": [ASKED[0], answer]})
+    (problem,) = iterate(path, ReadOptions())
+    assert (problem.rule, problem.advice) == ("not-text", "this trains text only")
+    (problem,) = iterate(path, ReadOptions(repairs=("flatten",)))
+    assert problem.rule == "not-text"

@@ -1,6 +1,7 @@
 """Which files a path stands for: exactly the data, once."""
 
 import json
+import re
 
 import datasets
 import pytest
@@ -84,3 +85,25 @@ def test_shards_may_be_counted_from_1(tmp_path):
     for number in (1, 2):
         write(tmp_path / f"part-{number:05d}-of-00002.jsonl")
     assert len(data_files(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        ("part_0_of_3 part_2_of_3", "part_1_of_3"),
+        ("train.00001-of-00002", "train.00002-of-00002"),
+        ("x-00000-of-00002-abc", "x-00001-of-00002-abc"),
+        (" ".join(f"d-{n}-of-10" for n in range(1, 11)), ""),
+        ("a/d-0-of-2 b/d-1-of-2", ""),
+        ("of-5 one-of-2 best-of-3", ""),
+    ],
+)
+def test_files_that_belong_together_are_known_by_any_such_name(tmp_path, names, missing):
+    for name in names.split():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / f"{name}.jsonl")
+    if missing:
+        with pytest.raises(DataError, match=f"lacks {re.escape(missing)}.jsonl"):
+            data_files(tmp_path)
+    else:
+        assert len(data_files(tmp_path)) == len(names.split())
