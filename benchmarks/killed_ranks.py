@@ -52,7 +52,10 @@ def config_of(args: argparse.Namespace, out: Path, part: str) -> dict[str, Any]:
         prompts = ["你好", long, "Name three rivers.", "1+1=?", long[:60]]
         found["generation"] = {"prompts": prompts, "max_new_tokens": 24}
         found["training"] |= {"max_steps": 4, "save_steps": 4}
-        found["data"]["validation"] = str(args.data)
+        held_out = Path(found["training"]["output_dir"]).with_suffix(".validation.jsonl")
+        held_out.parent.mkdir(parents=True, exist_ok=True)
+        held_out.write_bytes(Path(args.data).read_bytes() + b"\n")  # the same file is refused
+        found["data"]["validation"] = str(held_out)
         found["data"] |= {"max_length": 512}
     return found
 
