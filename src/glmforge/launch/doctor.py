@@ -260,6 +260,23 @@ def _model_checks(config: RunConfig) -> Iterator[Check]:
         else:
             title = family_named(facts.family).title_for(facts.parameters.total)
             yield passed("model", f"{title} in {directory}")
+            yield from _positions_check(config)
+
+
+def _positions_check(config: RunConfig) -> Iterator[Check]:
+    """Fail where rows may be longer than the model's positions, as training would."""
+    from glmforge.models import load_config
+
+    shape = load_config(config.model.model_name_or_path)
+    positions = getattr(shape, "max_position_embeddings", None)
+    if positions is not None and config.data.max_length > positions:
+        yield Check(
+            name="model",
+            verdict="fail",
+            found=f"data.max_length is {config.data.max_length} tokens, and the model has "
+            f"{positions} positions",
+            fix=f"write data.max_length={positions} or less",
+        )
 
 
 def _data_checks(config: RunConfig) -> Iterator[Check]:

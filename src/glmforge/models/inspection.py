@@ -170,7 +170,7 @@ def _notes(config: Any, decision: FamilyDecision, path: Path) -> list[str]:
 
 def is_base_model(name: str, family: str) -> bool:
     """Whether a model's hub id or directory name says that it was not trained to chat."""
-    if re.search(r"-base\b", name, re.IGNORECASE):
+    if re.search(r"(\d+b|glm\d?)-base\b|-base$", name, re.IGNORECASE):
         return True
     return family in ("glm4", "glm4-hf") and bool(
         re.fullmatch(r"(?:.*/)?glm-4-9b(?:-hf)?", name, re.IGNORECASE)

@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from glmforge.assets import asset_path
-from glmforge.config.paths import holds_run
-from glmforge.errors import TrainingError
+from glmforge.errors import Stopped, TrainingError
 from glmforge.export import ExportReport, export
 from glmforge.launch import launch_local
 
@@ -83,11 +82,17 @@ def run_demo(out_dir: Path | None, nproc: int) -> int:
         The exit status: 0, or that of the training processes where they failed.
 
     Raises:
-        TrainingError: training did not work.
+        TrainingError: the directory is taken or cannot be made, or training did not work.
     """
-    run_dir = out_dir or free_directory(Path("runs/demo"))
-    config = write_config(run_dir.with_name(f"{run_dir.name}.yaml"), asset_path("base"))
+    run_dir = _made(out_dir or free_directory(Path("runs/demo")))
+    config = write_config(run_dir / "demo.yaml", asset_path("base"))
     status = launch_local(["train", str(config), f"training.output_dir={run_dir}"], nproc=nproc)
+    if status == Stopped.exit_code:
+        print(
+            "demo: stopped before the comparison; `glmforge demo` begins anew in another "
+            "directory, and the first command above goes on with the training alone",
+            file=sys.stderr,
+        )
     if status != 0:
         return status
     merged_dir = free_directory(run_dir.with_name(f"{run_dir.name}-export"))
@@ -101,16 +106,44 @@ def run_demo(out_dir: Path | None, nproc: int) -> int:
 def free_directory(wanted: Path) -> Path:
     """Return `wanted`, or the first of wanted-2, wanted-3, ... that holds nothing yet."""
     candidate, number = wanted, 1
-    while candidate.exists() and (holds_run(candidate) or any(candidate.iterdir())):
+    while _is_taken(candidate):
         number += 1
         candidate = wanted.with_name(f"{wanted.name}-{number}")
     return candidate
 
 
+def _is_taken(place: Path) -> bool:
+    """Whether there is anything but an empty directory."""
+    try:
+        return place.exists() and (not place.is_dir() or any(place.iterdir()))
+    except OSError:  # a folder that may not be read is not ours
+        return True
+
+
+def _made(run_dir: Path) -> Path:
+    """Make the directory of the demo's run; nothing that is there is written over.
+
+    Raises:
+        TrainingError: it is taken, or cannot be made.
+    """
+    if _is_taken(run_dir):
+        raise TrainingError(
+            f"{run_dir}: there is something already; name another with --out, or leave --out out"
+        )
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(
+            f"{run_dir}: the demo's run cannot be written there ({error}); start it in a folder "
+            "that you may write to, or name one with --out"
+        ) from error
+    return run_dir
+
+
 def write_config(path: Path, base: Path) -> Path:
     """Write the packaged config with the places of a base and of the data; return its path."""
     text = (asset_path("demo") / "demo.yaml").read_text(encoding="utf-8")
-    text = text.replace("DEMO/", f"{asset_path('demo')}/").replace("BASE", str(base))
+    text = text.replace('"DEMO/', f'"{asset_path("demo")}/').replace('"BASE"', f'"{base}"')
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path

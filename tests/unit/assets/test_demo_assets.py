@@ -9,8 +9,10 @@ import pytest
 from glmforge.assets import asset_path
 from glmforge.config import load_config_file
 from glmforge.data.rules import CONTROL_SPELLINGS, PLACEHOLDERS
+from glmforge.errors import TrainingError
 from glmforge.models import load_config, load_tokenizer
-from glmforge.train.demo import write_config
+from glmforge.train import demo
+from glmforge.train.demo import free_directory, run_demo, write_config
 from small_models import TINY_MODEL
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -127,3 +129,37 @@ def test_the_run_config_is_valid_and_its_rows_hold_every_dialogue(tmp_path):
         for turns in read(name):
             size = sum(len(tokenizer.encode_text(turn["content"])) + 3 for turn in turns) + 3
             assert size <= config.data.max_length
+
+
+def test_the_written_config_says_what_it_is(tmp_path):
+    """Its comment is not taken for a place."""
+    text = write_config(tmp_path / "demo.yaml", asset_path("base")).read_text(encoding="utf-8")
+    assert "BASE and DEMO/ stand for" in text
+    assert '"BASE"' not in text
+    assert '"DEMO/' not in text
+
+
+def test_the_demo_writes_over_nothing(tmp_path, monkeypatch):
+    """Not beside its directory either, and refused before any process starts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("# my own")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/notes.txt").touch()
+    (tmp_path / "file").touch()
+    started = []
+    monkeypatch.setattr(demo, "launch_local", lambda argv, nproc: started.append(argv) or 7)
+    for out, words in (("taken", "there is something already"),
+                       ("file", "there is something already"),
+                       ("file/x", "cannot be written there")):  # fmt: skip
+        with pytest.raises(TrainingError, match=words):
+            run_demo(tmp_path / out, 2)
+    assert started == []
+    assert run_demo(tmp_path / "mine", 2) == 7
+    assert (tmp_path / "mine.yaml").read_text() == "# my own"
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["demo.yaml"]
+
+
+def test_the_demo_finds_a_place_beside_anything(tmp_path):
+    (tmp_path / "demo").touch()
+    (tmp_path / "demo-2").mkdir()
+    assert free_directory(tmp_path / "demo") == tmp_path / "demo-2"

@@ -232,6 +232,15 @@ def test_a_config_is_checked_with_its_model_and_data(tmp_path: Path) -> None:
     assert (found["config"], found["model"], found["data"]) == ("pass", "pass", "pass")
 
 
+def test_rows_longer_than_the_positions_fail_here_as_in_training(tmp_path: Path) -> None:
+    """Not only once the run is started."""
+    config = demo_config(tmp_path, asset_path("demo") / "train.jsonl")
+    checks = examine(config, ["data.max_length=99999"], self_test=False)
+    (fault,) = (check for check in checks if check.name == "model" and check.verdict == "fail")
+    assert "data.max_length is 99999 tokens, and the model has" in fault.found
+    assert fault.fix.startswith("write data.max_length=")
+
+
 def test_a_used_output_dir_does_not_end_the_looking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,9 @@ def test_a_guess_that_matters_is_said(tmp_path, tiny_model):
         ("THUDM/GLM-4-32B-Base-0414", "glm4-0414", True),
         ("THUDM/chatglm3-6b", "chatglm3", False),
         ("my-database-model", "chatglm3", False),
+        ("glmforge/embedded-base-chatglm3", "chatglm3", False),
+        ("glmforge/assets/base", "chatglm3", False),
+        ("my-own-base", "chatglm3", True),
     ],
 )
 def test_base_models_are_noticed_by_their_name(name, family, base):
