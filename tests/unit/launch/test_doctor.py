@@ -217,7 +217,7 @@ def demo_config(tmp_path: Path, train: Path) -> Path:
                     "from_scratch": True,
                 },
                 "method": "full",
-                "data": {"train": str(train)},
+                "data": {"train": str(train), "max_length": 512},
                 "training": {"output_dir": str(tmp_path / "run")},
             }
         )
