@@ -81,7 +81,7 @@ def test_the_config_names_the_base_and_the_packaged_data(tmp_path):
     text = write_config(tmp_path / "new" / "demo.yaml", Path("/my base")).read_text()
     assert 'model_name_or_path: "/my base"' in text
     assert f'path: "{asset_path("demo")}/facts.jsonl"' in text
-    assert "DEMO" not in text
+    assert '"DEMO/' not in text
 
 
 def test_the_reports_are_made_in_processes_of_their_own(monkeypatch, tmp_path):
