@@ -72,7 +72,8 @@ def test_workers_of_a_killed_run_hold_nothing(tmp_path, ranks):
             os._exit(0)
     try:
         with one_run(tmp_path / "run", ranks, quiet):
-            pass
+            os.kill(worker, 0)  # it still lives
+            assert str(os.getpid()) in (tmp_path / "run" / LOCK).read_text()
     finally:
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
