@@ -61,13 +61,13 @@ def merged_logits(directory: Path) -> torch.Tensor:
         return glmforge.load_model(directory)(IDS).logits
 
 
-def check_run(work: Project) -> None:
+def check_run(work: Project, *options: str) -> None:
     done = work.run("glmforge", "train", "c.yaml", "--nproc", "2")
     assert done.returncode == 0, done.stderr[-3000:]
     losses = [row["loss"] for row in work.steps()]
     assert len(losses) == STEPS
     assert sum(losses[-3:]) < sum(losses[:3]) - 0.15
-    done = work.run("glmforge", "export", "run", "merged", "--merge", "--json")
+    done = work.run("glmforge", "export", "run", "merged", *options, "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["reopened"]["greedy_agreement"] == 1.0
 
@@ -76,7 +76,7 @@ def test_lora_under_zero_2(tmp_path, shared, model_dir):
     """The merged model's logits equal base + adapter in stock PEFT."""
     lora = {"lora_dropout": 0.0, "target_modules": ["all-linear"]}
     work = project(tmp_path, shared, model_dir, lora=lora)
-    check_run(work)
+    check_run(work, "--merge")
     base = AutoModelForCausalLM.from_pretrained(model_dir)
     tuned = PeftModel.from_pretrained(base, tmp_path / "run" / "adapter").eval()
     with torch.no_grad():

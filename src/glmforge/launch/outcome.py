@@ -4,7 +4,9 @@ Owns the verdict over all ranks of this machine (and what other machines told), 
 entry in the run's final.json. Processes are ``watch.py``'s.
 """
 
+import fcntl
 import json
+import os
 import signal
 import socket
 import sys
@@ -150,6 +152,21 @@ def _has_end(directory: Path | None) -> bool:
     return directory is not None and (directory / "final.json").is_file()
 
 
+def _goes_on(directory: Path) -> bool:
+    """Whether another run holds the directory (``train.run_lock``): its end is not ours."""
+    try:
+        descriptor = os.open(directory / ".lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _record(
     directory: Path | None,
     *,
@@ -161,7 +178,7 @@ def _record(
     of: int | None = None,
 ) -> None:
     """Write how the run ended into its directory, where the run had begun to write one."""
-    if directory is None or not (directory / "config.yaml").is_file():
+    if directory is None or not (directory / "config.yaml").is_file() or _goes_on(directory):
         return
     values = {
         "status": "failed",
