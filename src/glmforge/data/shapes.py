@@ -111,7 +111,7 @@ def _read_message(item: Mapping[str, Any], number: int, options: ShapeOptions) -
     if raw_role == "tool" and "parameters" in item and "observation" in item:
         yield from _tool_step(item, number, train, options)
         return
-    if twice := said_twice(item):
+    if len(item) > 2 and (twice := said_twice(item)):  # more than a role and a text
         raise Unreadable("two-values", f"message {number} {twice}", "keep one of them")
     key = "value" if "value" in item and "content" not in item else "content"
     calls = calls_of(item)

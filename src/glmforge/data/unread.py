@@ -97,12 +97,11 @@ def field_beside_messages(value: Mapping[str, Any], messages: Any) -> str:
         value: the record.
         messages: its list, as found.
     """
-    said = [message for message in messages if isinstance(message, dict)] if messages else []
-    texts = {text.strip() for each in said for text in each.values() if isinstance(text, str)}
     history = value.get("history")
-    if isinstance(history, list) and not set(_texts_in(history)) <= texts:
+    if isinstance(history, list) and not set(_texts_in(history)) <= set(_texts_in(messages)):
         return "history"
-    if not said or said[-1].get("role", said[-1].get("from")) not in ("user", "human"):
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if not isinstance(last, dict) or last.get("role", last.get("from")) not in ("user", "human"):
         return ""
     for key, item in value.items():
         if str(key).lower() in ANSWERS and isinstance(item, str) and item.strip():
