@@ -48,11 +48,13 @@ def finished_and_lengthened(scratch: Path) -> object:
     refused = _refusal(scratch, "run", max_steps=8, **same)
     shorter = _refusal(scratch, "run", max_steps=4, allow_changes=True, **same)
     still = _fingerprint(scratch / "run") == before
+    again_written = _weights_lost(scratch / "run", same)
     longer = run(scratch, "run", max_steps=8, allow_changes=True, **same)
     again = run(scratch, "run", max_steps=8, **same)
     noted = (scratch / "run" / "changes.jsonl").read_text().splitlines()
     return {
         "untouched": untouched and still,
+        "again_written": again_written,
         "refused": refused,
         "shorter": shorter,
         "longer": longer,
@@ -60,6 +62,28 @@ def finished_and_lengthened(scratch: Path) -> object:
         "noted": [json.loads(line) for line in noted],
         "final": json.loads((scratch / "run" / "final.json").read_text()),
     }
+
+
+def _weights_lost(directory: Path, same: dict[str, object]) -> object:
+    """A finished run lost its adapter, and a kill left other names than the newest and the best."""
+    kept = {
+        path: path.read_bytes()
+        for path in (
+            directory / "adapter/adapter_model.safetensors",
+            directory / "metrics.jsonl",
+            directory / "checkpoints/best",
+            directory / "checkpoints/latest",
+        )
+    }
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(directory / "adapter")
+        for name in ("best", "latest"):
+            (directory / "checkpoints" / name).write_text("step-000001\n")
+    dist.barrier()
+    run(directory.parent, directory.name, **same)
+    dist.barrier()
+    return {path.name: path.read_bytes() == before for path, before in kept.items()}
 
 
 def changed_data(scratch: Path) -> object:

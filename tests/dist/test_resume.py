@@ -33,6 +33,16 @@ def test_a_finished_run_is_left_alone(two):
     assert "nothing is left to train" in case["shorter"]
 
 
+def test_a_finished_run_that_lost_its_weights_writes_them_again(two):
+    """From its last checkpoint, without another step; the pointers are put right too."""
+    assert two["finished_and_lengthened"]["again_written"] == {
+        "adapter_model.safetensors": True,
+        "metrics.jsonl": True,
+        "best": True,
+        "latest": True,
+    }
+
+
 def test_an_allowed_change_is_recorded_and_the_run_goes_on(two):
     """From its last step to the new end, once: the change belongs to the run from then on."""
     case = two["finished_and_lengthened"]

@@ -194,8 +194,23 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Read a file of the run, {} where an older run has none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """Read a file of the run, {} where an older run has none.
+
+    Raises:
+        CheckpointError: it is torn.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError(f"{type(values).__name__} where a map should be")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        copies = path.parent / "checkpoints" / "step-*" / "state" / path.name
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}); every checkpoint has a copy: {copies}"
+        ) from error
+    return values
 
 
 def comparison_lines(found: RunComparison, *, most_steps: int) -> list[str]:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from glmforge.config import document
 from glmforge.config.from_deepspeed import fill_from_deepspeed
 from glmforge.config.overrides import SOURCE, apply_overrides
-from glmforge.config.paths import path_problems
+from glmforge.config.paths import elsewhere_problem, path_problems
 from glmforge.config.rules import contradictions, idle_settings
 from glmforge.config.schema import RunConfig
 from glmforge.config.tree import expected, in_words, leaf_fields, section_of
@@ -55,14 +55,23 @@ def load_config_file(
     names, override_problems = apply_overrides(values, overrides)
     problems += override_problems
 
+    def given(name: str) -> bool:
+        return any(name == each or name.startswith(f"{each}.") for each in names)
+
     def where(name: str) -> str:
-        if any(name == given or name.startswith(f"{given}.") for given in names):
+        if given(name):
             return SOURCE
         parts = tuple(name.split("."))
         while parts and parts not in read.lines:
             parts = parts[:-1]
         return f"{file}:{read.lines[parts]}" if parts else f"{file}"
 
+    if resume is not None and not given("training.output_dir"):
+        training = values.get("training")
+        written = training.get("output_dir") if isinstance(training, dict) else None
+        problem = elsewhere_problem(file, written) if isinstance(written, str) else None
+        if problem is not None:
+            problems.append(f"{where('training.output_dir')}: {problem}")
     return _checked(values, where, problems, check_paths=check_paths, resume=resume)
 
 

@@ -46,6 +46,40 @@ def holds_run(directory: Path) -> bool:
     return any((directory / name).exists() for name in RUN_FILES)
 
 
+def is_config_of_run(file: Path) -> bool:
+    """Say whether a config file is the one that a run has written into its own directory."""
+    place = file.resolve().parent
+    written = ("versions.json", "data.json", "deepspeed.json")
+    trained = ("checkpoints", "metrics.jsonl")
+    return file.name == "config.yaml" and all(
+        any((place / name).exists() for name in names) for names in (written, trained)
+    )
+
+
+def elsewhere_problem(file: Path, output_dir: str) -> str | None:
+    """Say so where a run's own config names another directory than the one that it lies in.
+
+    The run was moved or copied, or a relative path is read in another folder than it was begun in:
+    going on would begin another run, or go on with the original.
+
+    Args:
+        file: the config file.
+        output_dir: the training.output_dir that is written in it.
+    """
+    if not is_config_of_run(file):
+        return None
+    place, named = file.resolve().parent, Path(output_dir).expanduser().resolve()
+    if place == named:
+        return None
+    here = "" if Path(output_dir).is_absolute() else f", read in {Path.cwd()}"
+    there = "which holds a run too" if holds_run(named) else "which holds no run"
+    return (
+        f"training.output_dir {output_dir!r} is {named}{here}, {there}, and this is the config of "
+        f"the run in {place}: to go on with that run, give the command in the folder where it was "
+        f"begun, or add training.output_dir={place}; for the other one, give its own config"
+    )
+
+
 def is_hub_name(text: str) -> bool:
     """Say whether a name of no file can be that of a hub dataset.
 
@@ -99,10 +133,11 @@ def _model_problems(value: object, from_scratch: bool) -> Iterator[tuple[str, st
     if not (directory / "config.json").is_file():
         yield name, f"{shown} has no config.json; it is not a model directory"
     if not from_scratch:
-        yield from ((name, f"{shown} {what}") for what in _weight_problems(directory))
+        yield from ((name, f"{shown} {what}") for what in weight_problems(directory))
 
 
-def _weight_problems(directory: Path) -> Iterator[str]:
+def weight_problems(directory: Path) -> Iterator[str]:
+    """Say what a model directory's weight files lack: each sentence follows the directory's name."""
     weights = sorted([*directory.glob("*.safetensors"), *directory.glob("*.bin")])
     if not weights:
         yield (
@@ -160,7 +195,7 @@ def _output_problems(value: object, resume: str | None) -> Iterator[tuple[str, s
             f"{shown} already holds a run; continue it with --resume auto, or write another "
             "output_dir (nothing is deleted)",
         )
-    else:
+    elif not holds_run(directory):  # a finished run is only read; one that goes on says it itself
         parent = directory
         while not parent.exists():
             parent = parent.parent

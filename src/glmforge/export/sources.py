@@ -97,9 +97,23 @@ def _model_of_shards(source: Path) -> Path:
 def _hint(source: Path) -> str:
     if not source.exists():
         return ": it does not exist"
+    if (source / "checkpoints").is_dir() and _has_ended(source):
+        return (
+            ": the run's last weights are gone; --resume auto writes them again from its last "
+            "checkpoint, or give one of its checkpoints"
+        )
     if (source / "checkpoints").is_dir():
         return ": the run has not ended; give one of its checkpoints, or go on with --resume auto"
     return ""
+
+
+def _has_ended(run: Path) -> bool:
+    """Whether a run's final.json says that it came to its end."""
+    try:
+        values = json.loads((run / "final.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and values.get("status") == "complete"
 
 
 def _base_of(adapter: Path) -> Path:

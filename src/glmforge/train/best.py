@@ -93,14 +93,19 @@ def best_begins_anew(progress: Progress, changed: Sequence[str]) -> list[str]:
     reasons = [what for what in changed if what in _DECIDES or what in _MEASURES]
     if not reasons or (progress.best_metric is None and progress.best_eval_loss is None):
         return []
+    if any(what in _MEASURES for what in reasons):
+        progress.best_eval_loss = None
+    return [forget_best(progress, f"{', '.join(reasons)} changed")]
+
+
+def forget_best(progress: Progress, why: str) -> str:
+    """Look for the best evaluation anew; return a line for people that says why."""
     before = progress.best_metric
     said = "" if before is None else f" (so far {before:.4f} at step {progress.best_step})"
     progress.best_metric = progress.best_step = None
     progress.evaluations_since_best = 0
     progress.window_sum, progress.window_steps = 0.0, 0
-    if any(what in _MEASURES for what in reasons):
-        progress.best_eval_loss = None
-    return [f"the best evaluation{said} is looked for anew: {', '.join(reasons)} changed"]
+    return f"the best evaluation{said} is looked for anew: {why}"
 
 
 def early_end_line(progress: Progress, config: RunConfig) -> str:

@@ -103,6 +103,36 @@ def write_pointer(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+def point_at_best(directory: Path, best_step: int | None, *, verified: Path) -> str | None:
+    """Let ``best`` name the best step's checkpoint again, where a run goes on.
+
+    A run that was killed between a checkpoint's name and this one left the name of an older one.
+
+    Args:
+        directory: the run's ``checkpoints``.
+        best_step: as the checkpoint that the run goes on from says; None: nothing was best yet.
+        verified: that checkpoint, which need not be verified again.
+
+    Returns:
+        What is wrong with the best checkpoint, if anything: it is set aside, and none is the best.
+    """
+    pointer = directory / "best"
+    if best_step is None:
+        pointer.unlink(missing_ok=True)
+        return None
+    best = directory / name_of(best_step)
+    if best != verified:
+        try:
+            check(best)
+        except CheckpointError as error:
+            pointer.unlink(missing_ok=True)
+            aside = set_aside(directory, [best.name] if best.exists() else [])
+            return "; ".join([*error.problems, *aside])
+    if not pointer.exists() or pointer.read_text(encoding="utf-8").strip() != best.name:
+        write_pointer(pointer, best.name)
+    return None
+
+
 def rotate(directory: Path, *, keep_last: int, best_step: int | None = None) -> list[str]:
     """Delete all complete checkpoints but the newest `keep_last` and the best; return their names.
 

@@ -13,7 +13,7 @@ from glmforge.config import RunConfig
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import CheckpointError
 from glmforge.train import rundir
-from glmforge.train.best import best_begins_anew
+from glmforge.train.best import best_begins_anew, forget_best
 from glmforge.train.changes import (
     DATA,
     VALIDATION,
@@ -23,6 +23,7 @@ from glmforge.train.changes import (
     check_changes,
     note_changes,
 )
+from glmforge.train.checkpoint import point_at_best
 from glmforge.train.past import restore_description
 from glmforge.train.prepare import RunPlan
 from glmforge.train.resume import Start, check_world_size, clear_way, find_start, load_start
@@ -117,8 +118,27 @@ def resume_into(
     say(f"resumed {found.start.path} after step {progress.step}")
     if ranks.is_main:
         rundir.forget_end(directory)
+    _take_changes(found, config, directory, planned, manifest, progress, ranks, say)
+    start, best = found.start.path, progress.best_step
+    lost = ranks.on_main(lambda: point_at_best(start.parent, best, verified=start))
+    if lost is not None:
+        say(forget_best(progress, f"its checkpoint is not whole ({lost})"))
+    return progress
+
+
+def _take_changes(
+    found: Resumption,
+    config: RunConfig,
+    directory: Path,
+    planned: RunPlan,
+    manifest: Mapping[str, Any],
+    progress: Progress,
+    ranks: Ranks,
+    say: Say,
+) -> None:
+    """Let the rest of the run be as it is wanted now, and write down what changed."""
     if not found.changes:
-        return progress
+        return
     progress.ended_early = False
     for change in found.changes:
         say(f"changed: {change.sentence()}")
@@ -128,8 +148,6 @@ def resume_into(
     for line in best_begins_anew(progress, changed):
         say(line)
     if ranks.is_main:
-        if progress.best_step is None:
-            (found.start.path.with_name("best")).unlink(missing_ok=True)
         note_changes(directory, found.changes, progress.step)
         rundir.write_run_files(
             directory,
@@ -137,4 +155,3 @@ def resume_into(
             deepspeed_config=planned.engine_config,
             manifest=manifest,
         )
-    return progress

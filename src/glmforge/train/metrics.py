@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from glmforge.config import RunConfig
 from glmforge.distributed.collectives import Ranks
+from glmforge.train.history import METRICS, SAMPLES, cut_records
 from glmforge.train.tensorboard import Say, eval_scalars, sample_texts, train_scalars
 from glmforge.train.trackers import Trackers, open_trackers
 
@@ -69,12 +70,8 @@ class Recorder:
         total_steps: int,
         start: int | None,
         trackers: Trackers,
-        say: Say,
     ) -> None:
-        """Open the files, dropping records after step `start` that a resumed run will redo.
-
-        `start` None is a run from its beginning: what an attempt before it left is dropped.
-        """
+        """Open the files, whose rows after step `start` have been dropped; None: of all steps."""
         self._is_main = is_main
         self._logging_steps = logging_steps
         self._total_steps = total_steps
@@ -82,14 +79,8 @@ class Recorder:
         self._bar: _Bar | None = None
         if not is_main:
             return
-        for name in ("metrics.jsonl", "samples.jsonl"):
-            path = directory / name
-            if start is not None and name == "metrics.jsonl" and not path.exists():
-                say(f"{path} is missing: it begins again after step {start}")
-            if damaged := _drop_after(path, -1 if start is None else start):
-                say(f"{path}: {damaged} damaged line(s) were left out: its curves have gaps there")
-        self._file: TextIO = open(directory / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
-        self._samples: TextIO = open(directory / "samples.jsonl", "a", encoding="utf-8")  # noqa: SIM115
+        self._file: TextIO = open(directory / METRICS, "a", encoding="utf-8")  # noqa: SIM115
+        self._samples: TextIO = open(directory / SAMPLES, "a", encoding="utf-8")  # noqa: SIM115
         self._bar = _Bar(total_steps, start or 0)
 
     def step(self, record: StepRecord, gathered: Sequence[Sequence[float]]) -> None:
@@ -188,8 +179,11 @@ def open_recorder(
         say: prints a line for people.
 
     Raises:
+        CheckpointError: a record cannot be kept; on every rank.
         TrainingError: a tracker does not start; on every rank.
     """
+    for line in ranks.on_main(lambda: cut_records(directory, start)):
+        say(line)
     every = config.training.logging_steps
     trackers = open_trackers(
         config,
@@ -206,35 +200,7 @@ def open_recorder(
         total_steps=total_steps,
         start=start,
         trackers=trackers,
-        say=say,
     )
-
-
-def _drop_after(path: Path, step: int) -> int:
-    """Rewrite a record file without the rows of steps after `step` (a resumed run redoes them).
-
-    Returns:
-        How many lines could not be read, but for one without an end: that was being written when
-        the run was killed.
-    """
-    if not path.exists():
-        return 0
-    kept, damaged = [], 0
-    for line in path.read_bytes().splitlines(keepends=True):
-        if not line.strip():
-            continue
-        try:
-            at = json.loads(line)["step"]
-            keeps = at <= step
-        except (ValueError, TypeError, KeyError):
-            damaged += line.endswith(b"\n")
-            continue
-        if keeps:
-            kept.append(line if line.endswith(b"\n") else line + b"\n")
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(b"".join(kept))
-    temporary.replace(path)
-    return damaged
 
 
 class _Bar:

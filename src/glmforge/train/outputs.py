@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 
 from glmforge.adapters import save_adapter
+from glmforge.config.paths import weight_problems
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.zero import gather_state
 from glmforge.errors import ExportError
@@ -54,6 +55,19 @@ def write_model(model: Any, tokenizer: Any, directory: Path, ranks: Ranks) -> No
         model.save_pretrained(str(directory), state_dict=dict(weights))  # which it empties
     tokenizer.save_pretrained(str(directory))
     compare_files(directory, weights)
+
+
+def lost_weights(directory: Path) -> str | None:
+    """Say what of a finished run's ``adapter/`` or ``model/`` is no longer there, if anything."""
+    if not directory.is_dir():
+        return f"{directory} is not there"
+    names = ("adapter_config.json", "adapter_model.safetensors")
+    if directory.name != "adapter":
+        names = ("config.json",)
+    lost = [f"has no {name}" for name in names if not (directory / name).is_file()]
+    if directory.name != "adapter":
+        lost += weight_problems(directory)
+    return f"{directory} {lost[0]}" if lost else None
 
 
 def compare_files(directory: Path, weights: Mapping[str, torch.Tensor]) -> None:

@@ -1,7 +1,7 @@
 """What a run was when it began, as its own files say it, and whether its inputs are still those.
 
 ``config.yaml``, ``deepspeed.json`` and ``data.json`` of the run directory are what a resumed run is
-compared with (``changes``). Every checkpoint carries a copy of them: where one is missing or torn,
+compared with (``changes``); ``versions.json`` says what it ran with. Every checkpoint carries a copy of them: where one is missing or torn,
 the copy takes its place again, and a line says so.
 """
 
@@ -18,14 +18,17 @@ from glmforge.config.paths import sources_of
 from glmforge.data.files import data_files
 from glmforge.data.prepared import sha256_of
 from glmforge.errors import CheckpointError, DataError
-from glmforge.train.rundir import model_files
+from glmforge.train.rundir import model_files, versions, write_json
 
 _KEYS = {
     "config.yaml": ("model", "data", "training"),
     "deepspeed.json": ("train_batch_size", "zero_optimization"),
     "data.json": ("hash", "examples", "files"),
+    "versions.json": ("python", "glmforge", "torch"),
 }
 """The files, each with keys that it always has."""
+_ANEW = {"versions.json": versions}
+"""What is written where the checkpoint has no copy either: nothing depends on what it was."""
 
 
 def restore_description(directory: Path, checkpoint: Path) -> tuple[str, ...]:
@@ -40,7 +43,11 @@ def restore_description(directory: Path, checkpoint: Path) -> tuple[str, ...]:
         fault = _fault(path)
         if fault is None:
             continue
-        if (worse := _fault(copy)) is not None:
+        if (worse := _fault(copy)) is not None and name in _ANEW:
+            write_json(path, _ANEW[name]())
+            said.append(f"{path}: {fault}, and {copy} {worse}; it says what is installed now")
+            continue
+        if worse is not None:
             problems.append(
                 f"{path}: {fault}, and {copy} {worse}: what the run was is not known; put the file "
                 f"back, or start another run from its weights with --init-from {directory}"

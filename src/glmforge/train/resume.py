@@ -19,7 +19,7 @@ import torch
 from glmforge.config.paths import holds_run
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import CheckpointError
-from glmforge.train.checkpoint import newest_complete, set_aside, sweep
+from glmforge.train.checkpoint import newest_complete, set_aside, sweep, write_pointer
 from glmforge.train.engine import own_optimizer_settings
 from glmforge.train.resume_target import check_target
 from glmforge.train.rundir import check_free
@@ -120,10 +120,14 @@ def check_world_size(start: Start, ranks: Ranks, *, stage: int) -> None:
 
 
 def clear_way(start: Start, ranks: Ranks, say: Any) -> None:
-    """Set damaged newer checkpoints aside and remove half-made ones; the run will go on."""
+    """Set damaged newer checkpoints aside and remove half-made ones: the run goes on from `start`.
+
+    ``latest`` names it from here on: a kill, or damage, may have left another name.
+    """
     if ranks.is_main:
         for line in (*start.skipped, *set_aside(start.path.parent, start.damaged)):
             say(line)
+        write_pointer(start.path.with_name("latest"), start.path.name)
         sweep(start.path.parent, saves=True)
     ranks.barrier()
 

@@ -32,7 +32,7 @@ from glmforge.train.loop import train_loop
 from glmforge.train.memory_plan import plan_start
 from glmforge.train.metrics import open_recorder
 from glmforge.train.out_of_memory import out_of_memory_explained
-from glmforge.train.outputs import replace_directory, write_adapter, write_model
+from glmforge.train.outputs import lost_weights, replace_directory, write_adapter, write_model
 from glmforge.train.past import inputs_changed
 from glmforge.train.prepare import RunPlan, plan_run
 from glmforge.train.resume import is_resuming
@@ -115,6 +115,8 @@ def train(
                 file=sys.stderr,
             )
         return ended
+    if resume is not None and not holds_run(directory) and world.rank == 0:
+        print(f"--resume {resume}: no run in {directory.resolve()} yet: it begins", file=sys.stderr)
     with (
         deterministic_kernels(settings.training.deterministic),
         process_group(world) as ranks,
@@ -176,9 +178,14 @@ def _already_complete(config: RunConfig, directory: Path) -> RunResult | None:
         return None
     if changed_settings(directory, config):
         return None  # refused, or lengthened: settled with everything else that may have changed
+    weights = directory / ("adapter" if config.trains_adapter else "model")
+    if (lost := lost_weights(weights)) is not None:
+        if read_world().rank == 0:
+            print(f"{lost}: written again from the last checkpoint", file=sys.stderr)
+        return None
     return RunResult(
         output_dir=directory,
-        weights_dir=directory / ("adapter" if config.trains_adapter else "model"),
+        weights_dir=weights,
         step=final["step"],
         total_steps=final["total_steps"],
         best_step=final["best_step"],

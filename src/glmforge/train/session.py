@@ -33,9 +33,13 @@ from glmforge.train.state import Progress
 
 
 def next_commands(run: Path, checkpoint: Path, *, is_adapter: bool) -> list[str]:
-    """Say how to go on with a run that was stopped, and what its checkpoint can become."""
+    """Say how to go on with a run that was stopped, and what its checkpoint can become.
+
+    Relative paths, those in the run's config too, are read in the folder that is named first.
+    """
     config, source = shlex.quote(str(run / "config.yaml")), shlex.quote(str(checkpoint))
     return [
+        f"  in:          cd {shlex.quote(str(Path.cwd()))}",
         f"  go on:       glmforge train {config} --resume auto   (or your command again, with "
         "--resume auto)",
         f"  consolidate: glmforge consolidate {source} OUT",

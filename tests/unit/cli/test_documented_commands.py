@@ -191,8 +191,11 @@ def test_the_plan_of_the_tutorial_is_that_of_the_real_model(
     (config,) = blocks(ROOT / "docs" / "tutorial.md", "yaml")
     Path("run.yaml").write_text(config, encoding="utf-8")
     (line,) = blocks(ROOT / "docs" / "tutorial.md", "json")
-    for name in ("train", "dev"):
-        Path(f"{name}.jsonl").write_text(line, encoding="utf-8")
+    Path("train.jsonl").write_text(line, encoding="utf-8")
+    other = (
+        '{"messages": [{"role": "user", "content": "问"}, {"role": "assistant", "content": "答"}]}'
+    )
+    Path("dev.jsonl").write_text(other, encoding="utf-8")
     Path("models").mkdir()
     (tmp_path / "models" / "chatglm3-6b").symlink_to(shared / "tokenizers" / "chatglm3-6b")
     command = ["glmforge", "plan", "run.yaml", "--gpus", "2", "--gpu-memory", "24"]

@@ -131,3 +131,16 @@ def test_the_command_prints_a_table_or_json(tmp_path, monkeypatch, capsys):
     assert found["steps"][0]["loss"] == [4.0, 4.0]
     monkeypatch.setattr("sys.argv", ["glmforge", "compare"])
     assert main.main() == 2
+
+
+@pytest.mark.parametrize("name", ["versions.json", "data.json", "deepspeed.json"])
+@pytest.mark.parametrize("text", ["", '{"torch":', "[]"])
+def test_a_torn_file_of_a_run_is_named_with_its_copies(tmp_path, name, text):
+    """It is no bug of ours, and every checkpoint has a whole one."""
+    for one in ("a", "b"):
+        run(tmp_path / one)
+    (tmp_path / "a" / name).write_text(text)
+    with pytest.raises(CheckpointError) as caught:
+        compare_runs(tmp_path / "a", tmp_path / "b")
+    assert f"{tmp_path / 'a' / name}: cannot be read" in str(caught.value)
+    assert "every checkpoint has a copy" in str(caught.value)

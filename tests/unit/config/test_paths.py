@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from glmforge.config import load_config_file
+from glmforge.errors import ConfigError
 
 GOOD = """\
 model:
@@ -117,6 +118,60 @@ def test_a_directory_that_holds_a_run_is_refused_without_resume(
     (place / "run" / name).mkdir()
     (problem,) = problems(GOOD, check_paths=True)
     assert "training.output_dir 'run' already holds a run; continue it with --resume" in problem
+    load_config_file(write(GOOD), check_paths=True, resume="auto")
+
+
+@pytest.fixture
+def copied(place: Path) -> Path:
+    """A run's directory that was copied: its config still names the one where it was begun."""
+    run = place / "copy"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "data.json").write_text("{}")
+    (run / "config.yaml").write_text(GOOD)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("original", "there"), [(True, "which holds a run too"), (False, "which holds no run")]
+)
+def test_the_config_of_a_run_that_was_moved_goes_on_with_no_other(
+    place: Path, copied: Path, original: bool, there: str
+) -> None:
+    """It would begin a run where none is, or go on with the original, without a word."""
+    if original:
+        (place / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(ConfigError) as caught:
+        load_config_file(copied / "config.yaml", check_paths=True, resume="auto")
+    (problem,) = caught.value.problems
+    assert f"training.output_dir 'run' is {place / 'run'}, read in {place}, {there}" in problem
+    assert f"add training.output_dir={copied}" in problem
+    run = load_config_file(
+        copied / "config.yaml",
+        [f"training.output_dir={copied}"],
+        check_paths=True,
+        resume="auto",
+    )
+    assert run.training.output_dir == str(copied)
+
+
+def test_a_runs_own_config_goes_on_where_it_lies_and_begins_new_runs(
+    place: Path, copied: Path
+) -> None:
+    """Only --resume is about the run that it lies in; a project's own config.yaml is no run's."""
+    load_config_file(copied / "config.yaml", check_paths=True)
+    copied.rename(place / "run")
+    load_config_file(place / "run" / "config.yaml", check_paths=True, resume="auto")
+    (place / "config.yaml").write_text(GOOD)
+    (place / "checkpoints").mkdir()
+    load_config_file(place / "config.yaml", check_paths=True, resume="auto")
+
+
+def test_a_run_that_cannot_be_written_is_not_judged_before_it_is_looked_at(
+    place: Path, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished one on a read-only disk answers that it is complete."""
+    (place / "run" / "checkpoints").mkdir(parents=True)
+    monkeypatch.setattr("os.access", lambda *_: False)
     load_config_file(write(GOOD), check_paths=True, resume="auto")
 
 

@@ -7,7 +7,14 @@ import pytest
 from glmforge.data.prepared import sha256_of
 from glmforge.errors import CheckpointError
 from glmforge.export.manifest import FORMAT_VERSION, MANIFEST, seal_of, verify
-from glmforge.train.checkpoint import is_whole, newest_complete, rotate, set_aside, sweep
+from glmforge.train.checkpoint import (
+    is_whole,
+    newest_complete,
+    point_at_best,
+    rotate,
+    set_aside,
+    sweep,
+)
 
 
 def make(directory, step, content=b"shard"):
@@ -128,3 +135,35 @@ def test_rotation_keeps_the_last_and_the_best(tmp_path):
         "step-000004",
         "step-000005",
     ]
+
+
+@pytest.mark.parametrize("pointer", [None, "step-000001\n", "step-00"])
+def test_the_best_is_named_again_after_a_kill_before_its_name(tmp_path, pointer):
+    """`best` names an older checkpoint then, or one that is deleted, or nothing."""
+    make(tmp_path, 2)
+    newest = make(tmp_path, 4)
+    if pointer is not None:
+        (tmp_path / "best").write_text(pointer)
+    assert point_at_best(tmp_path, 4, verified=newest) is None
+    assert (tmp_path / "best").read_text() == "step-000004\n"
+    assert point_at_best(tmp_path, 2, verified=newest) is None
+    assert (tmp_path / "best").read_text() == "step-000002\n"
+
+
+def test_a_best_checkpoint_that_is_damaged_or_gone_is_told_and_is_no_longer_the_best(tmp_path):
+    best, newest = make(tmp_path, 2), make(tmp_path, 4)
+    (tmp_path / "best").write_text("step-000002\n")
+    (best / "state/rank-00000.pt").write_bytes(b"shart")
+    said = point_at_best(tmp_path, 2, verified=newest)
+    assert said is not None
+    assert "rank-00000.pt: its bytes differ from what was written" in said
+    assert "set aside as damaged-step-000002" in said
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged-step-000002", "step-000004"]
+    assert "never finished" in str(point_at_best(tmp_path, 3, verified=newest))
+
+
+def test_where_nothing_was_best_nothing_is_named(tmp_path):
+    newest = make(tmp_path, 4)
+    (tmp_path / "best").write_text("step-000006\n")
+    assert point_at_best(tmp_path, None, verified=newest) is None
+    assert not (tmp_path / "best").exists()

@@ -9,7 +9,7 @@ from glmforge.errors import CheckpointError
 from glmforge.train.past import inputs_changed, restore_description
 from glmforge.train.rundir import data_manifest, model_files, read_final, write_run_files
 
-FILES = ("config.yaml", "deepspeed.json", "data.json")
+FILES = ("config.yaml", "deepspeed.json", "data.json", "versions.json")
 
 
 @pytest.fixture
@@ -65,6 +65,18 @@ def test_a_file_that_is_gone_or_torn_is_put_back_from_the_checkpoint(run, name, 
     assert line.endswith(f"put back from {run / 'checkpoints/step-000002'}")
     assert (run / name).read_bytes() == whole
     assert restore_description(run, run / "checkpoints/step-000002") == ()
+
+
+def test_versions_without_a_copy_are_written_anew(run):
+    """Nothing depends on them: no run is refused for their sake."""
+    before = json.loads((run / "versions.json").read_text())
+    checkpoint = run / "checkpoints/step-000002"
+    (checkpoint / "state/versions.json").unlink()
+    (run / "versions.json").write_text("{")
+    (line,) = restore_description(run, checkpoint)
+    assert "versions.json: cannot be read" in line
+    assert line.endswith("is missing; it says what is installed now")
+    assert json.loads((run / "versions.json").read_text()) == before
 
 
 def test_without_a_copy_every_file_is_named_with_what_to_do(run):

@@ -153,21 +153,3 @@ def test_a_full_disk_ends_the_curve_with_one_line_and_no_traceback(
     )
     assert "Traceback" not in capfd.readouterr().err
     assert [step for step, _ in points(tmp_path)] == [1, 2]
-
-
-def test_records_that_are_damaged_or_gone_at_a_resume_are_told(recorder, tmp_path):
-    """Only a last line without its end is what a kill leaves, and says nothing."""
-    run = recorder()
-    train(run, 1, 6)
-    run.close()
-    path = tmp_path / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    torn = b"".join([lines[0], b"\xff\xfe{\n", b"[1]\n", b'{"kind": "train"}\n', *lines[1:]])
-    path.write_bytes(torn + b'{"kind": "tr')
-    recorder(start=4).close()
-    assert recorder.said == [f"{path}: 3 damaged line(s) were left out: its curves have gaps there"]
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert {row["step"] for row in rows} == {1, 2, 3, 4}
-    path.unlink()
-    recorder(start=4).close()
-    assert recorder.said[1:] == [f"{path} is missing: it begins again after step 4"]
