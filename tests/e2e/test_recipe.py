@@ -12,6 +12,7 @@ from e2e_project import CONFIG_JSON, Project, dialogues
 from safetensors.torch import load_file
 
 from glmforge.models import load_config, new_model
+from glmforge.train.rundir import read_final
 
 # Some twenty commands: four minutes on two cores, more on busy machines.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -100,6 +101,14 @@ def test_both_ways_of_consolidating_give_the_same_adapter(walk: Walk) -> None:
     assert len(ours) == 4
     assert ours.keys() == stock.keys() == saved.keys()
     assert all(torch.equal(ours[n], stock[n]) and torch.equal(ours[n], saved[n]) for n in ours)
+
+
+def test_the_last_adapter_is_the_last_checkpoints_byte_for_byte(walk: Walk) -> None:
+    """`--init-from` compares the one with what the other's manifest says."""
+    run = walk.directory / "runs" / "shop"
+    name = "adapter/adapter_model.safetensors"
+    last = run / "checkpoints" / f"step-{read_final(run)['step']:06d}"
+    assert (run / name).read_bytes() == (last / name).read_bytes()
 
 
 def test_both_ways_of_consolidating_give_the_same_model(walk: Walk) -> None:

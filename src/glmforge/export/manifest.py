@@ -48,14 +48,24 @@ def verify(path: Path) -> dict[str, Any]:
     if manifest.get("seal") != seal_of(manifest):
         raise CheckpointError(f"{manifest_path}: its content differs from what was written")
     with ThreadPoolExecutor(_READERS) as pool:
-        found = pool.map(lambda name: _problem_of(path / name, files[name]), files)
+        found = pool.map(lambda name: problem_of(path / name, files[name]), files)
         problems = [problem for problem in found if problem is not None]
     if problems:
         raise CheckpointError(problems)
     return manifest
 
 
-def _problem_of(file: Path, entry: Mapping[str, Any]) -> str | None:
+def files_of(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Return the files that a checkpoint's manifest lists; none where no whole manifest is."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        files: Mapping[str, Mapping[str, Any]] = manifest["files"]
+        return files if manifest["seal"] == seal_of(manifest) else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def problem_of(file: Path, entry: Mapping[str, Any]) -> str | None:
     """What is wrong with one file, if anything."""
     if not file.is_file():
         return f"{file}: missing"

@@ -22,14 +22,14 @@ from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.zero import assign_from_main, full_shape
 from glmforge.errors import AdapterError, CheckpointError
 from glmforge.export.base_print import check_base
-from glmforge.export.manifest import MANIFEST
+from glmforge.export.manifest import MANIFEST, files_of, problem_of
 from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import new_model
 from glmforge.models.hub import resolve_directory
-from glmforge.train.checkpoint import check, newest_complete
+from glmforge.train.checkpoint import check, name_of, newest_complete
 from glmforge.train.foreign import check_whole, is_foreign_checkpoint, is_foreign_run, survey
 from glmforge.train.prepare import ModelPlan, RunPlan, prepare_model
-from glmforge.train.rundir import model_files, write_json
+from glmforge.train.rundir import model_files, read_final, write_json
 
 Say = Callable[[str], None]
 NOTE = "init_from.json"
@@ -79,20 +79,34 @@ def find_weights(given: str, config: RunConfig, plan: ModelPlan) -> Weights:
     place = _settle(Path(given))
     for directory in (place, place / "adapter"):
         if (directory / "adapter_config.json").is_file():
+            _check_written(directory, given)
             files = read_adapter(directory)
             _check_adapter(files, directory, given, config, plan)
             return Weights(given=given, place=directory, adapter=files)
+    if any(place.glob("*/*_model_states.pt")) and not any(place.glob("*.safetensors")):
+        base = Path(config.model.model_name_or_path)
+        whole = Source(adapter=None, model=base, shards=place)
+    else:
+        whole = find_source(place, None)
     if config.trains_adapter:
         raise AdapterError(
             f"--init-from {given}: holds whole weights, and method {config.method} starts from an "
-            f"adapter: to train on these weights write model.model_name_or_path={place}"
+            f"adapter: {_as_base(whole)}"
         )
-    base = Path(config.model.model_name_or_path)
-    if any(place.glob("*/*_model_states.pt")) and not any(place.glob("*.safetensors")):
-        return Weights(
-            given=given, place=place, whole=Source(adapter=None, model=base, shards=place)
+    return Weights(given=given, place=place, whole=whole)
+
+
+def _as_base(whole: Source) -> str:
+    """Say how an adapter can be trained on whole weights."""
+    if whole.shards is None:
+        return (
+            "to train one on these weights leave --init-from out and write "
+            f"model.model_name_or_path={whole.model}"
         )
-    return Weights(given=given, place=place, whole=find_source(place, None))
+    return (
+        f"to train one on these weights join the shards (glmforge consolidate {whole.shards} OUT), "
+        "leave --init-from out and write model.model_name_or_path=OUT"
+    )
 
 
 def _settle(path: Path) -> Path:
@@ -113,6 +127,33 @@ def _settle(path: Path) -> Path:
     elif holds_run(path) and not any((path / name).is_dir() for name in ("adapter", "model")):
         return newest_complete(path / "checkpoints").path
     return path
+
+
+def _check_written(directory: Path, given: str) -> None:
+    """Compare an adapter's weights with the manifest of the checkpoint that has the same ones.
+
+    A checkpoint's own adapter is in its manifest; the last adapter of a finished run is, byte for
+    byte, that of the last step's checkpoint. Without such a manifest nothing is known.
+
+    Raises:
+        CheckpointError: they are not what was written.
+    """
+    top = directory.resolve().parent
+    final = read_final(top)
+    if final is not None and final["status"] == "complete":
+        checkpoint = top / "checkpoints" / name_of(final["step"])
+        remedy = f"start from the same step's checkpoint: --init-from {checkpoint}"
+    else:
+        checkpoint, remedy = top, "start from another checkpoint of the run"
+    written = files_of(checkpoint)
+    problems = [
+        f"--init-from {given}: {problem}; {remedy}"
+        for name in sorted(written)
+        if name.startswith(f"{directory.name}/") and name.endswith(".safetensors")
+        if (problem := problem_of(top / name, written[name])) is not None
+    ]
+    if problems:
+        raise CheckpointError(problems)
 
 
 def _check_adapter(
