@@ -12,7 +12,6 @@ from e2e_project import CONFIG_JSON, Project, dialogues
 from safetensors.torch import load_file
 
 from glmforge.models import load_config, new_model
-from glmforge.train.rundir import read_final
 
 # Some twenty commands: four minutes on two cores, more on busy machines.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -107,7 +106,8 @@ def test_the_last_adapter_is_the_last_checkpoints_byte_for_byte(walk: Walk) -> N
     """`--init-from` compares the one with what the other's manifest says."""
     run = walk.directory / "runs" / "shop"
     name = "adapter/adapter_model.safetensors"
-    last = run / "checkpoints" / f"step-{read_final(run)['step']:06d}"
+    step = json.loads((run / "final.json").read_text(encoding="utf-8"))["step"]
+    last = run / "checkpoints" / f"step-{step:06d}"
     assert (run / name).read_bytes() == (last / name).read_bytes()
 
 
