@@ -1,6 +1,6 @@
 """How long training waits for its checkpoints: none, written at once, written in the background.
 
-    python benchmarks/checkpoint_wait.py MODEL_DIR OUT --staging /dev/shm [--method lora]
+    python benchmarks/checkpoint_wait.py MODEL_DIR OUT [--method lora]
 
 Real engine, real training steps on rows of random ids, a checkpoint every --save-steps (50). Lost
 is the share of the time that training stood still, plus what the steps themselves were slower
@@ -94,7 +94,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--staging", type=Path, default=Path("/dev/shm"))
     parser.add_argument("--method", choices=("lora", "full"), default="full")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--save-steps", type=int, default=50)
@@ -109,6 +108,7 @@ def main() -> None:
     from glmforge.distributed.zero import deepspeed_running
     from glmforge.train.disk import checkpoint_bytes, directory_bytes
     from glmforge.train.saving import Saver
+    from glmforge.train.snapshot import snapshot_of
 
     found: dict[str, dict[str, float]] = {}
     with process_group(read_world()) as ranks, deepspeed_running():
@@ -125,7 +125,7 @@ def main() -> None:
                 keep_last=1,
                 write_extras=lambda place: None,
                 next_bytes=one,
-                staging=args.staging if name == "background" else None,
+                snapshot=snapshot_of(engine, ranks.device) if name == "background" else None,
             )
             found[name] = measure(args, engine, order, ranks, None if name == "without" else saver)
             if name != "without":

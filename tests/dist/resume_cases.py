@@ -245,9 +245,8 @@ def named_states(scratch: Path) -> object:
 
 def _background(scratch: Path, **kwargs: object) -> object:
     """The same run with its checkpoints written at once and in the background."""
-    fast = scratch / "fast"
     straight = run(scratch, "straight", **kwargs, **OFTEN)
-    moved = run(scratch, "cut", checkpoint_staging_dir=str(fast), **kwargs, **OFTEN)
+    moved = run(scratch, "cut", async_save=True, **kwargs, **OFTEN)
     found = {"equal": moved == straight and _same(scratch)}
     first, second = (scratch / name / "checkpoints" for name in ("straight", "cut"))
     found["names_equal"] = {p.name for p in first.iterdir()} == {p.name for p in second.iterdir()}
@@ -256,15 +255,15 @@ def _background(scratch: Path, **kwargs: object) -> object:
             shutil.rmtree(scratch / "cut/checkpoints" / name)
         (scratch / "cut/final.json").unlink()
     dist.barrier()
-    kwargs |= {"checkpoint_staging_dir": str(fast), "resume": "auto"}
+    kwargs |= {"async_save": True, "resume": "auto"}
     found["resumed_equal"] = run(scratch, "cut", **kwargs, **OFTEN) == straight and _same(scratch)
-    found["left"] = [p.name for p in fast.rglob("*") if p.is_file()]
+    found["left"] = [p.name for p in second.glob(".*")]
     return found
 
 
 def background_and_failure(scratch: Path) -> object:
-    """A bug in the step after a save whose files are still being moved, on all ranks."""
-    seen, step, move = [], loop.train_step, saving.move_files
+    """A bug in the step after a save whose files are still being written, on all ranks."""
+    seen, step, seal = [], loop.train_step, saving.seal
 
     def failing_step(*args: object) -> object:
         seen.append(len(seen))
@@ -272,15 +271,14 @@ def background_and_failure(scratch: Path) -> object:
             raise ZeroDivisionError("a bug")
         return step(*args)
 
-    def slow_move(source: Path, *, target: Path) -> object:
+    def slow_seal(place: Path, names: list[str]) -> object:
         time.sleep(0.5)
-        return move(source, target=target)
+        return seal(place, names)
 
-    fast = scratch / "fast"
-    kwargs = {"method": "lora", "checkpoint_staging_dir": str(fast), **OFTEN}
+    kwargs = {"method": "lora", "async_save": True, **OFTEN}
     with (
         patch.object(loop, "train_step", failing_step),
-        patch.object(saving, "move_files", slow_move),
+        patch.object(saving, "seal", slow_seal),
     ):
         try:
             run(scratch, "run", **kwargs)
@@ -294,7 +292,6 @@ def background_and_failure(scratch: Path) -> object:
         "latest": (checkpoints / "latest").read_text().strip(),
         "step": check(checkpoints / "step-000002")["step"],
         "hidden": [path.name for path in checkpoints.glob(".*")],
-        "left": [path.name for path in fast.rglob("*") if path.is_file()],
     }
     dist.barrier()
     found["resumed"] = run(scratch, "run", resume="auto", **kwargs)["steps"]

@@ -160,5 +160,4 @@ def test_a_failing_run_finishes_the_checkpoint_that_it_was_writing(two):
     assert case["latest"] == "step-000002"
     assert case["step"] == 2
     assert case["hidden"] == []
-    assert case["left"] == []
     assert case["resumed"] == [1, 2, 3, 4, 5]

@@ -72,7 +72,7 @@ def config(root: Path, out: Path, case: str) -> dict[str, object]:
         "deepspeed": {"zero_optimization": {"stage": chosen["stage"]}},
     }
     if chosen.get("background"):
-        found["training"]["checkpoint_staging_dir"] = str(root / "staging")
+        found["training"]["async_save"] = True
     return found
 
 

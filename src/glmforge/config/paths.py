@@ -137,7 +137,7 @@ def _model_problems(value: object, from_scratch: bool) -> Iterator[tuple[str, st
 
 
 def weight_problems(directory: Path) -> Iterator[str]:
-    """Say what a model directory's weight files lack: each sentence follows the directory's name."""
+    """Say what a model directory's weight files lack; each sentence follows its name."""
     weights = sorted([*directory.glob("*.safetensors"), *directory.glob("*.bin")])
     if not weights:
         yield (

@@ -172,8 +172,8 @@ class TrainingSettings(Settings):
     save_total_limit: Count = Field(
         default=2, description="Newest checkpoints kept beside the best one (a count)."
     )
-    checkpoint_staging_dir: PathText | None = Field(
-        default=None,
-        description="Fast directory, such as /dev/shm, that checkpoints are written to first and "
-        "moved from while training goes on; null writes them in place, and training waits.",
+    async_save: bool = Field(
+        default=False,
+        description="Copy checkpoints into host memory (their size, once) and write them while "
+        "training goes on; false writes them at once, and training waits.",
     )

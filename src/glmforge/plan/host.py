@@ -1,4 +1,4 @@
-"""What offloading puts into the memory of a machine, for one rank.
+"""What offloading and background checkpoints put into the memory of a machine, for one rank.
 
 Derived from DeepSpeed 0.19.8's code: which buffers there are, and which of them are pinned, each on
 its own. Pure arithmetic.
@@ -6,6 +6,7 @@ its own. Pure arithmetic.
 
 from glmforge.plan.shape import ModelShape
 from glmforge.plan.weights import (
+    EIGHT_BIT_BYTES,
     largest_trained,
     matrices,
     sub_groups_on_host,
@@ -16,14 +17,29 @@ from glmforge.plan.workload import Sized, Workload
 
 
 def host_bytes(shape: ModelShape, work: Workload, share: int) -> dict[str, Sized]:
-    """Return what lies on the host by name; empty where nothing is offloaded."""
+    """Return what lies on the host by name; empty where nothing is offloaded or held there."""
     found = {}
+    if work.async_save:
+        found["checkpoint's copy"] = _checkpoint(shape, work, share)
     if work.offload_optimizer:
         parts = _of_stage_3 if work.zero_stage == 3 else _of_stages_1_and_2
         found.update(parts(shape, work, share))
     if work.offload_param:
         found["weights"] = _weights(shape, work, share)
     return found
+
+
+def _checkpoint(shape: ModelShape, work: Workload, share: int) -> Sized:
+    """`training.async_save` keeps a copy of a rank's shards, in buffers of just their size.
+
+    Below ZeRO-3 rank 0 holds the weights for all: what is here is a rank's on average.
+    """
+    saved = trained_parameters(shape, work) if work.is_low_rank else shape.parameters
+    moments = EIGHT_BIT_BYTES if work.eight_bit else 8
+    return Sized(
+        bytes=int((4 + moments) * share + work.element * saved / work.world_size),
+        formula=f"(4 + {moments:g}) Pt / N, and e {'Pt' if work.is_low_rank else 'P'} / N",
+    )
 
 
 def pinned(size: int, work: Workload) -> int:

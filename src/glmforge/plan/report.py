@@ -229,12 +229,21 @@ def _misfit(shape: ModelShape, written: Candidate, machine: Machine) -> list[str
         )
     host = found.host_gib * machine.cards_per_host
     if host > machine.host_gib:
-        states = 12 * trained_parameters(shape, found.workload) / 1e9
+        remedies = [
+            *(["fewer offloads"] if found.workload.offload != "none" else []),
+            *(["training.async_save: false"] if found.workload.async_save else []),
+            "more machines",
+        ]
+        parts = ", ".join(f"{term.name} {term.gib:.1f}" for term in found.host)
+        if found.workload.offload_optimizer:
+            states = 12 * trained_parameters(shape, found.workload) / 1e9
+            parts += (
+                f"; {states:.1f} GB are fp32 masters and two moments, 12 bytes a trained parameter"
+            )
         said.append(
-            f"host memory: offloading needs {beside(host, machine.host_gib)} GiB on a machine "
-            f"({states:.1f} GB are fp32 masters and two moments, 12 bytes a trained parameter), "
-            f"{machine.host_gib:g} GiB are there: the system would kill the run (signal 9); use "
-            "fewer offloads or more machines"
+            f"host memory: {beside(host, machine.host_gib)} GiB are needed on a machine (a rank: "
+            f"{parts}), {machine.host_gib:g} GiB are there: the system would kill the run "
+            f"(signal 9); use {' or '.join(remedies)}"
         )
     return said
 

@@ -127,6 +127,7 @@ def workload_of(
         gradient_bytes=4 if sums == "fp32" else 2,
         secondary=min(int(zero.get("zero_hpz_partition_size", 1)), sizes.world_size),
         on_host=float((zero.get("offload_optimizer") or {}).get("ratio", 1.0)),
+        async_save=config.training.async_save,
     )
 
 

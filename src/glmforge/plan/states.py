@@ -13,6 +13,7 @@ from glmforge.plan import gradients
 from glmforge.plan.host import host_bytes
 from glmforge.plan.shape import ModelShape
 from glmforge.plan.weights import (
+    EIGHT_BIT_BYTES,
     largest_trained,
     persistent_elements,
     sub_groups_on_card,
@@ -23,10 +24,6 @@ from glmforge.plan.workload import Sized, Workload
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """bitsandbytes' NF4 with double quantisation: 4 bits, an 8-bit scale for 64 weights, and an fp32
 scale for 256 of those (Dettmers et al., QLoRA, arXiv 2305.14314, section 3)."""
-
-EIGHT_BIT_BYTES = 2 + 2 * 4 / 256
-"""bitsandbytes' 8-bit Adam: a byte a moment, and an fp32 scale for each 256 (Dettmers et al.,
-arXiv 2110.02861)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from glmforge.plan.shape import ModelShape
 from glmforge.plan.workload import Workload
 
+EIGHT_BIT_BYTES = 2 + 2 * 4 / 256
+"""bitsandbytes' 8-bit Adam: a byte a moment, and an fp32 scale for each 256 (Dettmers et al.,
+arXiv 2110.02861)."""
+
 
 def trained_parameters(shape: ModelShape, work: Workload) -> int:
     """Return how many parameters are trained."""

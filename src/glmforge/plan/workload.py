@@ -45,6 +45,7 @@ class Workload:
     ``gradient_bytes`` are of an element of the gradients' sums (``grad_accum_dtype``), 0: as of the
     weights. ``secondary`` cards share the second copy of stage 3's weights (hpZ), 1: there is none.
     ``on_host`` is ``offload_optimizer.ratio``, the share of stage 3's sub-groups on the host.
+    ``async_save``: checkpoints are copied into host memory before they are written.
     """
 
     method: Method
@@ -78,6 +79,7 @@ class Workload:
     gradient_bytes: int = 0
     secondary: int = 1
     on_host: float = 1.0
+    async_save: bool = False
 
     @property
     def tokens(self) -> int:

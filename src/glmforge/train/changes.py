@@ -21,7 +21,7 @@ from glmforge.train.schedule import rate_at
 # They change neither weights nor the order of the data.
 _FREE = frozenset(
     """launch training.output_dir training.logging_steps training.save_steps training.eval_steps
-    training.save_total_limit training.checkpoint_staging_dir training.report_to generation
+    training.save_total_limit training.async_save training.report_to generation
     training.per_device_train_batch_size training.per_device_eval_batch_size
     training.gradient_accumulation_steps data.prepared_dir data.preprocessing_num_workers
     deepspeed""".split()
@@ -120,28 +120,45 @@ def all_changes(directory: Path, now: Present) -> list[Change]:
         {"deepspeed": {k: v for k, v in now.engine_config.items() if k not in _SHARING}},
         free=frozenset(),
     )
-    rows = [each["files"].get("validation", ()) for each in (written, now.manifest)]
-    before, after = ([file.get("sha256") for file in files] for files in rows)
-    if before != after:
-        found.append(
-            Change(
-                what=VALIDATION,
-                before=f"{len(before)} file(s)",
-                after=f"{len(after)} with other bytes" if after else "absent",
-                effect="evaluations are not comparable with the earlier ones",
-            )
-        )
-    if written["hash"] != now.manifest["hash"]:
-        found.append(
-            Change(
-                what=DATA,
-                before=f"{written['examples']} examples (hash {written['hash'][:12]})",
-                after=f"{now.manifest['examples']} (hash {now.manifest['hash'][:12]})",
-                effect=f"other rows from here on; {directory}/data.json names the files",
-            )
-        )
+    found += _changed_data(directory, written, now.manifest)
     found += _changed_schedule(directory, written.get("total_steps"), now)
     return found
+
+
+def _changed_data(
+    directory: Path, written: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[Change]:
+    """Compare the rows, each part by its own hash.
+
+    An older data.json has one hash of both parts: validation is compared by its files there.
+    """
+    of_parts = "hashes" in written
+    pairs = {
+        VALIDATION: [_rows("validation", each, own_hash=of_parts) for each in (written, now)],
+        DATA: [_rows("train", each, own_hash=of_parts) for each in (written, now)],
+    }
+    effects = {
+        VALIDATION: "evaluations are not comparable with the earlier ones",
+        DATA: f"other rows from here on; {directory}/data.json names the files",
+    }
+    return [
+        Change(what=what, before=before[1], after=after[1], effect=effects[what])
+        for what, (before, after) in pairs.items()
+        if before[0] != after[0]
+    ]
+
+
+def _rows(part: str, manifest: Mapping[str, Any], *, own_hash: bool) -> tuple[Any, str]:
+    """Return what tells the rows of a part from others, and what people are shown of it."""
+    count = manifest["examples"].get(part, 0)
+    if own_hash:
+        found = manifest["hashes"].get(part)
+        return found, f"{count} examples (hash {found[:12]})" if found else "absent"
+    if part == "train":
+        return manifest["hash"], f"{count} examples (hash {manifest['hash'][:12]})"
+    sums = [file.get("sha256") for file in manifest["files"].get(part, ())]
+    shown = ", ".join(str(each)[:12] for each in sums)
+    return sums, f"{len(sums)} file(s) (sha256 {shown})" if sums else "absent"
 
 
 def _changed_files(
@@ -201,12 +218,21 @@ def _changed_schedule(directory: Path, steps_before: int | None, now: Present) -
     done = (now.step, now.step + 1)
     before = [rate_at(old, steps_before, each) for each in done]
     after = [rate_at(now.config.training, now.total_steps, each) for each in done]
-    if steps_before == now.total_steps and before == after:
-        return []
     jumps = [
         f"after {each} steps {one:.3e} -> {other:.3e}"
         for each, one, other in zip(done, before, after, strict=True)
     ]
+    if steps_before == now.total_steps:
+        differing = [n for n in range(len(done)) if before[n] != after[n]]
+        return [
+            Change(
+                what=f"the learning rate after {done[n]} steps",
+                before=f"{before[n]:.3e}",
+                after=f"{after[n]:.3e}",
+                effect=f"{', '.join(jumps)}; the run has {steps_before} steps as before",
+            )
+            for n in differing[:1]
+        ]
     return [
         Change(
             what="the course of the learning rate",

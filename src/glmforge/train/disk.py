@@ -37,6 +37,12 @@ def checkpoint_bytes(model: nn.Module, *, exclude_frozen: bool) -> int:
     return trained + saved + SLACK_BYTES
 
 
+def size_words(size: int) -> str:
+    """Write a number of bytes in the largest unit in which it is at least one tenth."""
+    unit, name = (GIB, "GiB") if size >= GIB / 10 else (2**20, "MiB")
+    return f"{size / unit:.2f} {name}" if size < unit else f"{size / unit:,.1f} {name}"
+
+
 def directory_bytes(directory: Path) -> int:
     """Return the size of all files under `directory`."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
@@ -66,14 +72,14 @@ def check_before_run(directory: Path, one: int, *, keep: int) -> str | None:
     free, most = free_bytes(directory), one * (keep + 2)
     if free < 2 * one:
         raise CheckpointError(
-            f"{os.path.abspath(directory)}: a checkpoint takes about {one / GIB:.1f} GiB and two "
-            f"must fit at a time, but {free / GIB:.1f} GiB are free: free some, or put "
+            f"{os.path.abspath(directory)}: a checkpoint takes about {size_words(one)} and two "
+            f"must fit at a time, but {size_words(free)} are free: free some, or put "
             "training.output_dir on another disk. The run was not begun"
         )
     if free < most:
         return (
-            f"disk: up to {keep + 2} checkpoints of about {one / GIB:.1f} GiB may exist at a time "
-            f"({most / GIB:.1f} GiB), {free / GIB:.1f} GiB are free: lower "
+            f"disk: up to {keep + 2} checkpoints of about {size_words(one)} may exist at a time "
+            f"({size_words(most)}), {size_words(free)} are free: lower "
             "training.save_total_limit or free some space"
         )
     return None
@@ -88,24 +94,7 @@ def check_before_save(directory: Path, one: int) -> None:
     free = free_bytes(directory)
     if free < one:
         raise CheckpointError(
-            f"{os.path.abspath(directory)}: the next checkpoint takes about {one / GIB:.2f} GiB "
-            f"and {free / GIB:.2f} GiB are free. The save was not begun, the older checkpoints "
+            f"{os.path.abspath(directory)}: the next checkpoint takes about {size_words(one)} "
+            f"and {size_words(free)} are free. The save was not begun, the older checkpoints "
             "are whole: free some space and go on with --resume auto"
         )
-
-
-def check_staging(directory: Path, share: int) -> str | None:
-    """Say so where the staging directory cannot hold one machine's part of a checkpoint.
-
-    Args:
-        directory: training.checkpoint_staging_dir.
-        share: bytes that all ranks of this machine write.
-    """
-    free = free_bytes(directory)
-    if free >= share:
-        return None
-    return (
-        f"training.checkpoint_staging_dir {str(directory)!r}: this machine's part of a checkpoint "
-        f"takes about {share / GIB:.2f} GiB and {free / GIB:.2f} GiB are free there: make it "
-        "larger, name another directory, or leave the setting out to write checkpoints at once"
-    )

@@ -61,7 +61,7 @@ def lost_weights(directory: Path) -> str | None:
     """Say what of a finished run's ``adapter/`` or ``model/`` is no longer there, if anything."""
     if not directory.is_dir():
         return f"{directory} is not there"
-    names = ("adapter_config.json", "adapter_model.safetensors")
+    names: tuple[str, ...] = ("adapter_config.json", "adapter_model.safetensors")
     if directory.name != "adapter":
         names = ("config.json",)
     lost = [f"has no {name}" for name in names if not (directory / name).is_file()]

@@ -1,8 +1,8 @@
 """What a run was when it began, as its own files say it, and whether its inputs are still those.
 
 ``config.yaml``, ``deepspeed.json`` and ``data.json`` of the run directory are what a resumed run is
-compared with (``changes``); ``versions.json`` says what it ran with. Every checkpoint carries a copy of them: where one is missing or torn,
-the copy takes its place again, and a line says so.
+compared with (``changes``); ``versions.json`` says what it ran with. Every checkpoint carries a
+copy of them: where one is missing or torn, the copy takes its place again, and a line says so.
 """
 
 import json

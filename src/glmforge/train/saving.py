@@ -2,17 +2,16 @@
 
 A save is the engine's shards, random states, progress and (LoRA) the adapter, written aside by all
 ranks, flushed and hashed; then rank 0 gives it its manifest and its name (``checkpoint.commit``).
-With a staging directory the ranks write there, in memory or on a fast disk, and a thread of each
-moves its files to their place; the checkpoint gets its name at the first step after the last file.
+With a snapshot the shards are copied into host memory, and a thread of each rank writes them; the
+checkpoint gets its name at the first step after the last file.
 One write at a time; a failed one ends the run at that step, older checkpoints whole; one that is
 under way when the run fails is finished first (``last_write``).
 """
 
-import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,12 +37,7 @@ from glmforge.train.checkpoint import (
     temporary_of,
     write_pointer,
 )
-from glmforge.train.disk import (
-    SLACK_BYTES,
-    check_before_save,
-    check_staging,
-    directory_bytes,
-)
+from glmforge.train.disk import SLACK_BYTES, check_before_save, directory_bytes
 from glmforge.train.last_write import (
     Sealed,
     commit_alone,
@@ -52,22 +46,22 @@ from glmforge.train.last_write import (
     manifest_of,
 )
 from glmforge.train.outputs import write_adapter
+from glmforge.train.snapshot import HeldFile, Snapshot, snapshot_of
 from glmforge.train.state import Progress, rank_state
 
-_CHUNK = 16 * 2**20
 RUN_DESCRIPTION = ("config.yaml", "data.json", "deepspeed.json", "versions.json")
 """Files of the run directory that every checkpoint has a copy of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pending:
-    """A checkpoint whose files this rank's thread is moving into place."""
+    """A checkpoint whose files this rank's thread is writing."""
 
     final: Path
     step: int
     best_step: int | None
     is_best: bool
-    moved: Future[Sealed]
+    written: Future[Sealed]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,9 +79,9 @@ class Saver:
     """Called on every rank with the directory that is being written (the portable adapter)."""
     next_bytes: int
     """What the next checkpoint will take on disk: an estimate, then the last one's size."""
-    staging: Path | None = None
-    """Where files are written first, or None to write them in place at once."""
-    _mover: ThreadPoolExecutor | None = None
+    snapshot: Snapshot | None = None
+    """Holds shards in memory for the thread, or None to write them at once."""
+    _writer: ThreadPoolExecutor | None = None
     _pending: _Pending | None = field(default=None)
 
     def save(self, progress: Progress, *, is_best: bool, wait: bool) -> Path:
@@ -110,29 +104,34 @@ class Saver:
         if self.ranks.is_main:
             make_way(final)
         self.ranks.barrier()
-        place = self._own_staging() if self.staging is not None and not wait else None
-        target = temporary_of(final) if place is None else place
-        self._write(target, progress)
-        if place is None:
-            self._commit(final, progress.step, self._seal(target))
+        target = temporary_of(final)
+        if self.snapshot is None or wait:
+            self._write(target, progress)
+            self._commit(final, progress.step, seal(target, self._own_share(target)))
             self._named(final, best_step=progress.best_step, is_best=is_best)
             return final
-        if self._mover is None:
-            self._mover = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        with self.snapshot.held() as held:
+            self._write(target, progress)
+        share = self._own_share(target) + [f"{file.path.relative_to(target)}" for file in held]
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending = _Pending(
             final=final,
             step=progress.step,
             best_step=progress.best_step,
             is_best=is_best,
-            moved=self._mover.submit(self._move, place, temporary_of(final)),
+            written=self._writer.submit(self._write_held, target, held, share),
         )
         return final
 
-    def _move(self, place: Path, target: Path) -> Sealed:
-        """Move this rank's files into place, and leave word of it; done by the thread."""
-        share = move_files(place, target=target)
-        leave_note(target, self.ranks.rank, share)
-        return share
+    def _write_held(self, place: Path, held: list[HeldFile], share: list[str]) -> Sealed:
+        """Write what was held back, and leave word of this rank's share; done by the thread."""
+        assert self.snapshot is not None
+        with without_crc32():
+            self.snapshot.write(held)
+        found = seal(place, share)
+        leave_note(place, self.ranks.rank, found)
+        return found
 
     def poll(self) -> None:
         """At a step's end: give a checkpoint its name once every rank's files are in place.
@@ -141,7 +140,7 @@ class Saver:
             CheckpointError: the write failed on some rank.
         """
         if self._pending is not None:
-            done = self.ranks.gather_floats([float(self._pending.moved.done())])
+            done = self.ranks.gather_floats([float(self._pending.written.done())])
             if all(row[0] for row in done):
                 self.finish()
 
@@ -154,7 +153,7 @@ class Saver:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        error = pending.moved.exception()
+        error = pending.written.exception()
         failed = self.ranks.gather_objects(None if error is None else f"{error}")
         problems = [f"rank {rank}: {text}" for rank, text in enumerate(failed) if text is not None]
         if problems:
@@ -165,25 +164,8 @@ class Saver:
                     "and go on with --resume auto"
                 ]
             ) from error
-        self._commit(pending.final, pending.step, pending.moved.result())
+        self._commit(pending.final, pending.step, pending.written.result())
         self._named(pending.final, best_step=pending.best_step, is_best=pending.is_best)
-
-    def _own_staging(self) -> Path:
-        """Return this rank's emptied place under the staging directory.
-
-        Raises:
-            CheckpointError: it is too small on some rank.
-        """
-        assert self.staging is not None
-        place = staging_place(self.staging, self.directory, self.ranks.rank)
-        shutil.rmtree(place, ignore_errors=True)
-        share = self.next_bytes * self.ranks.world.local_world_size // self.ranks.world_size
-        problem = check_staging(self.staging, share)
-        problems = sorted({text for text in self.ranks.gather_objects(problem) if text})
-        if problems:
-            raise CheckpointError(problems)
-        place.mkdir(parents=True)
-        return place
 
     def _write(self, place: Path, progress: Progress) -> None:
         """Write all files of a checkpoint but its manifest."""
@@ -223,16 +205,11 @@ class Saver:
             if source.exists():
                 shutil.copyfile(source, place / name)
 
-    def _seal(self, place: Path) -> Sealed:
-        """Hash and flush this rank's share of the files of a checkpoint that lies in place."""
+    def _own_share(self, place: Path) -> list[str]:
+        """Return this rank's share of the files that all ranks have written so far."""
         names = self.ranks.agree(file_names(place) if self.ranks.is_main else None)
-        mine = names[self.ranks.rank :: self.ranks.world_size]
-        found: Sealed = {}
-        for name in mine:
-            flush(place / name)
-            size = (place / name).stat().st_size
-            found[name] = {"bytes": size, "sha256": sha256_of(place / name)}
-        return found
+        mine: list[str] = names[self.ranks.rank :: self.ranks.world_size]
+        return mine
 
     def _commit(self, final: Path, step: int, mine: Sealed) -> None:
         shares = self.ranks.gather_objects(mine)
@@ -258,19 +235,18 @@ class Saver:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._finish_alone(pending)
-        if self._mover is not None:
-            self._mover.shutdown(wait=False, cancel_futures=True)
-        if self.staging is not None:
-            place = staging_place(self.staging, self.directory, self.ranks.rank)
-            shutil.rmtree(place, ignore_errors=True)
+        if self._writer is not None:
+            self._writer.shutdown(wait=False, cancel_futures=True)
+        if self.snapshot is not None:
+            self.snapshot.close()
 
     def _finish_alone(self, pending: _Pending) -> None:
         """Finish the write that is under way in a run that fails, and say what came of it."""
         what = f"checkpoint: that of step {pending.step}"
-        if not pending.moved.done():
+        if not pending.written.done():
             _say(f"{what} is being written and is finished first (Ctrl-C twice: end at once)")
         try:
-            if (error := pending.moved.exception()) is not None:
+            if (error := pending.written.exception()) is not None:
                 _say(f"{what} could not be written ({error}); the older ones are whole")
             elif commit_alone(pending.final, pending.step, self.ranks.world_size):
                 self._point(pending.final, best_step=pending.best_step, is_best=pending.is_best)
@@ -299,7 +275,7 @@ def saver_of(config: RunConfig, directory: Path, engine: Any, ranks: Ranks, one:
         if config.trains_adapter:
             write_adapter(engine.module, place / "adapter", ranks, directory)
 
-    staging = config.training.checkpoint_staging_dir
+    in_background = config.training.async_save
     return Saver(
         engine=engine,
         directory=directory / "checkpoints",
@@ -308,7 +284,7 @@ def saver_of(config: RunConfig, directory: Path, engine: Any, ranks: Ranks, one:
         keep_last=config.training.save_total_limit,
         write_extras=extras,
         next_bytes=one,
-        staging=None if staging is None else Path(staging),
+        snapshot=snapshot_of(engine, ranks.device) if in_background else None,
     )
 
 
@@ -354,26 +330,13 @@ def without_crc32() -> Iterator[None]:
         set_crc32_options(before)
 
 
-def staging_place(staging: Path, checkpoints: Path, rank: int) -> Path:
-    """Return where a rank of one run writes first: apart from other runs and other ranks."""
-    run = hashlib.sha256(str(checkpoints.resolve()).encode()).hexdigest()[:12]
-    return staging / f"glmforge-{run}-rank{rank:05d}"
-
-
-def move_files(source: Path, *, target: Path) -> Sealed:
-    """Move all files to another file system, each hashed on the way and flushed at its end."""
+def seal(place: Path, names: Sequence[str]) -> Sealed:
+    """Flush and hash files of an unfinished checkpoint."""
     found: Sealed = {}
-    for name in file_names(source):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        digest, size = hashlib.sha256(), 0
-        with open(source / name, "rb") as read, open(target / name, "wb") as written:
-            while chunk := read.read(_CHUNK):
-                written.write(chunk)
-                digest.update(chunk)
-                size += len(chunk)
-        flush(target / name)
-        (source / name).unlink()
-        found[name] = {"bytes": size, "sha256": digest.hexdigest()}
+    for name in names:
+        flush(place / name)
+        size = (place / name).stat().st_size
+        found[name] = {"bytes": size, "sha256": sha256_of(place / name)}
     return found
 
 

@@ -101,6 +101,17 @@ def test_offloading_more_than_the_host_has_is_refused(shared: Path) -> None:
     assert "signal 9" in said
 
 
+def test_background_checkpoints_count_as_memory_of_the_host() -> None:
+    """6.24 B full parameters: 14 bytes each are 81.4 GiB, on two ranks of one machine."""
+    run = config("method=full", "training.async_save=true")
+    found = plan(run, gib=140, host=64)
+    said = "\n".join(found.problems)
+    assert "host memory: 89.4 GiB are needed on a machine" in said, said
+    assert "checkpoint's copy 40.7" in said
+    assert "use training.async_save: false or more machines" in said
+    assert not any("host memory" in text for text in plan(run, gib=140, host=128).problems)
+
+
 def test_zero_3_says_what_it_does_with_adapters_and_generation(shared: Path) -> None:
     """S05: gathered on saving; 7 rows on 2 ranks get a filler that is not counted."""
     data = {"train": "a.jsonl", "validation": "b.jsonl"}

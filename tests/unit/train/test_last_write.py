@@ -9,7 +9,7 @@ from glmforge.errors import CheckpointError
 from glmforge.train import last_write
 from glmforge.train.checkpoint import check, temporary_of
 from glmforge.train.last_write import commit_alone, leave_note
-from glmforge.train.saving import move_files
+from glmforge.train.saving import seal
 
 RANKS = 3
 
@@ -22,12 +22,11 @@ def final(tmp_path):
     return found
 
 
-def write(tmp_path, final, rank):
+def write(final, rank):
     """What a rank's thread does."""
-    source = tmp_path / f"staged-{rank}"
-    source.mkdir()
-    (source / f"shard-{rank}.pt").write_bytes(bytes([rank]) * 1000)
-    leave_note(temporary_of(final), rank, move_files(source, target=temporary_of(final)))
+    place = temporary_of(final)
+    (place / f"shard-{rank}.pt").write_bytes(bytes([rank]) * 1000)
+    leave_note(place, rank, seal(place, [f"shard-{rank}.pt"]))
 
 
 def test_one_of_the_failing_ranks_names_the_checkpoint_once_all_have_written(tmp_path, final):
@@ -38,12 +37,12 @@ def test_one_of_the_failing_ranks_names_the_checkpoint_once_all_have_written(tmp
         for _ in range(RANKS)
     ]
     for rank in (0, 2):
-        write(tmp_path, final, rank)
+        write(final, rank)
     for thread in failing:
         thread.start()
     time.sleep(0.2)
     assert not final.exists()
-    write(tmp_path, final, 1)
+    write(final, 1)
     for thread in failing:
         thread.join(20)
     assert sorted(said) == [False, False, True]
@@ -54,7 +53,7 @@ def test_one_of_the_failing_ranks_names_the_checkpoint_once_all_have_written(tmp
 def test_a_rank_that_never_writes_its_part_is_named(tmp_path, final, monkeypatch):
     """It has died: nothing torn gets the name."""
     monkeypatch.setattr(last_write, "STILL_SECONDS", 0.2)
-    write(tmp_path, final, 0)
+    write(final, 0)
     with pytest.raises(CheckpointError, match=r"nothing more has come for 0 s of rank 1, 2$"):
         commit_alone(final, 7, RANKS)
     assert not final.exists()

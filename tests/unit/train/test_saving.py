@@ -12,40 +12,62 @@ from glmforge.distributed.env import World
 from glmforge.errors import CheckpointError
 from glmforge.train import saving
 from glmforge.train.checkpoint import check, newest_complete
-from glmforge.train.saving import Saver, staging_place
+from glmforge.train.saving import Saver
+from glmforge.train.snapshot import snapshot_of
 from glmforge.train.state import Progress
 
 
+class Files:
+    """DeepSpeed's own checkpoint engine, as far as it is asked; a write may be slow, or fail."""
+
+    def __init__(self):
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error = None
+
+    def save(self, state_dict, path):
+        assert self.gate.wait(10)
+        if self.error is not None:
+            raise self.error
+        torch.save(state_dict, path)
+
+    def preserves_storage_sharing(self):
+        return True
+
+
 class Engine:
-    """Writes one shard."""
+    """Writes one shard, which training changes afterwards."""
 
     module = None
 
     def __init__(self):
-        self.error = None
+        self.files = self.checkpoint_engine = Files()
+        self.weight = torch.zeros(1000)
 
     def save_checkpoint(self, place, *, tag, save_latest, exclude_frozen_parameters):
         assert not save_latest
         folder = Path(place) / tag
         folder.mkdir(parents=True, exist_ok=True)
-        if self.error is not None:
-            raise self.error
-        (folder / "shard.pt").write_bytes(tag.encode() * 1000)
+        state = {"weight": self.weight, "row": self.weight[10:20], "lr": 0.5, "names": ["a"]}
+        self.checkpoint_engine.save(state, str(folder / "shard.pt"))
+        self.weight += 1
 
 
 @pytest.fixture
 def saver(tmp_path):
+    engine, device = Engine(), torch.device("cpu")
     found = Saver(
-        engine=Engine(),
+        engine=engine,
         directory=tmp_path / "run" / "checkpoints",
-        ranks=Ranks(world=World(), device=torch.device("cpu")),
+        ranks=Ranks(world=World(), device=device),
         exclude_frozen=False,
         keep_last=2,
         write_extras=lambda place: None,
         next_bytes=1000,
-        staging=tmp_path / "fast",
+        snapshot=snapshot_of(engine, device),
     )
     yield found
+    engine.files.gate.set()
     found.close()
 
 
@@ -54,22 +76,15 @@ def names(saver):
 
 
 @pytest.fixture
-def slow(monkeypatch):
-    """Files move only once the event is set."""
-    gate, move = threading.Event(), saving.move_files
-
-    def wait_and_move(source, *, target):
-        assert gate.wait(10)
-        return move(source, target=target)
-
-    monkeypatch.setattr(saving, "move_files", wait_and_move)
-    yield gate
-    gate.set()
+def slow(saver):
+    """From the second save on, files are written only once the event is set."""
+    saver.save(Progress(step=1), is_best=False, wait=True)
+    saver.engine.files.gate.clear()
+    return saver.engine.files.gate
 
 
 def test_training_goes_on_and_the_name_comes_after_the_last_file(saver, slow):
     """Until then `latest` is the older one."""
-    saver.save(Progress(step=1), is_best=False, wait=True)
     saver.save(Progress(step=2), is_best=True, wait=False)
     saver.poll()
     assert "step-000002" not in names(saver)
@@ -79,7 +94,35 @@ def test_training_goes_on_and_the_name_comes_after_the_last_file(saver, slow):
     assert check(saver.directory / "step-000002")["step"] == 2
     assert (saver.directory / "latest").read_text().strip() == "step-000002"
     assert (saver.directory / "best").read_text().strip() == "step-000002"
-    assert not any(path.is_file() for path in saver.staging.rglob("*"))
+
+
+def test_what_is_written_later_is_what_it_was_at_the_save(saver, slow):
+    """Training goes on with the same tensors; views stay views of one storage."""
+    saver.save(Progress(step=2), is_best=False, wait=False)
+    saver.engine.weight += 100
+    slow.set()
+    saver.save(Progress(step=3), is_best=False, wait=False)
+    saver.finish()
+    for step, value in ((2, 1.0), (3, 102.0)):
+        shard = saver.directory / f"step-00000{step}" / f"global_step{step}" / "shard.pt"
+        found = torch.load(shard)
+        assert torch.equal(found["weight"], torch.full((1000,), value))
+        assert torch.equal(found["row"], torch.full((10,), value))
+        assert found["row"].untyped_storage().data_ptr() == found["weight"].data_ptr()
+        assert (found["lr"], found["names"]) == (0.5, ["a"])
+        assert shard.stat().st_size < 6000
+
+
+def test_host_buffers_stay_from_save_to_save(saver):
+    """Their pages are had once; while one write is under way no save fills them again."""
+    places = []
+    for _ in range(2):
+        with saver.snapshot.held() as held:
+            saver.engine.save_checkpoint(
+                saver.directory, tag="t", save_latest=False, exclude_frozen_parameters=False
+            )
+        places.append(held[0].state["weight"].data_ptr())
+    assert places[0] == places[1] != saver.engine.weight.data_ptr()
 
 
 def test_the_background_writes_the_files_that_the_foreground_writes(saver):
@@ -93,20 +136,16 @@ def test_the_background_writes_the_files_that_the_foreground_writes(saver):
 
 def test_one_write_at_a_time(saver, slow):
     """The next save waits for the one before; a save that must be whole on return is."""
-    saver.save(Progress(step=1), is_best=False, wait=False)
-    slow.set()
-    saver.save(Progress(step=2), is_best=False, wait=True)
-    assert names(saver) == ["latest", "step-000001", "step-000002"]
+    saver.save(Progress(step=2), is_best=False, wait=False)
+    threading.Timer(0.2, slow.set).start()
+    saver.save(Progress(step=3), is_best=False, wait=True)
+    assert names(saver) == ["latest", "step-000002", "step-000003"]
 
 
-def test_a_failed_background_write_ends_the_run_at_the_next_step(saver, monkeypatch):
+def test_a_failed_background_write_ends_the_run_at_the_next_step(saver):
     """With the rank and the reason; the older checkpoint is what a resume finds."""
     saver.save(Progress(step=1), is_best=False, wait=True)
-
-    def fail(source, *, target):
-        raise OSError(28, "No space left on device", str(target))
-
-    monkeypatch.setattr(saving, "move_files", fail)
+    saver.engine.files.error = OSError(28, "No space left on device", "shard.pt")
     saver.save(Progress(step=2), is_best=False, wait=False)
 
     def steps():
@@ -127,7 +166,6 @@ def fail_in_the_next_step(saver):
 
 def test_a_failing_run_finishes_the_write_that_is_under_way(saver, slow, capsys):
     """Closing waits for the last file: the checkpoint is whole, the latest and the best."""
-    saver.save(Progress(step=1), is_best=False, wait=True)
     saver.save(Progress(step=2, best_step=2), is_best=True, wait=False)
     threading.Timer(0.2, slow.set).start()
     fail_in_the_next_step(saver)
@@ -141,14 +179,10 @@ def test_a_failing_run_finishes_the_write_that_is_under_way(saver, slow, capsys)
     assert "step 2 was being written when the run failed; it is whole now" in second
 
 
-def test_a_disk_that_fails_while_a_run_fails_hides_no_error(saver, monkeypatch, capsys):
+def test_a_disk_that_fails_while_a_run_fails_hides_no_error(saver, capsys):
     """The run's own error is raised; a line says what became of the checkpoint."""
     saver.save(Progress(step=1), is_best=False, wait=True)
-
-    def fail(source, *, target):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(saving, "move_files", fail)
+    saver.engine.files.error = OSError(28, "No space left on device")
     saver.save(Progress(step=2), is_best=False, wait=False)
     fail_in_the_next_step(saver)
     assert "that of step 2 could not be written ([Errno 28]" in capsys.readouterr().err
@@ -162,23 +196,22 @@ def test_a_disk_that_fails_while_a_run_fails_hides_no_error(saver, monkeypatch, 
 def test_a_failed_write_in_place_leaves_the_older_ones_whole(saver, error):
     """Whatever torch makes of the system's error."""
     saver.save(Progress(step=1), is_best=False, wait=True)
-    saver.engine.error = error
+    saver.engine.files.error = error
     with pytest.raises(CheckpointError, match="the older checkpoints are whole"):
         saver.save(Progress(step=2), is_best=False, wait=True)
     assert newest_complete(saver.directory).path.name == "step-000001"
-    saver.engine.error = RuntimeError("our bug")
+    saver.engine.files.error = RuntimeError("our bug")
     with pytest.raises(RuntimeError, match="our bug"):
         saver.save(Progress(step=2), is_best=False, wait=True)
 
 
-def test_a_staging_directory_that_is_too_small_is_refused_before_the_write(saver):
+def test_a_checkpoint_that_does_not_fit_is_refused_before_the_write(saver):
     """The older checkpoints stay, nothing is written."""
     saver.save(Progress(step=1), is_best=False, wait=True)
     saver.next_bytes = 2**60
     with pytest.raises(CheckpointError, match="the next checkpoint takes about"):
         saver.save(Progress(step=2), is_best=False, wait=False)
-    problem = saving.check_staging(saver.staging, 2**60)
-    assert "training.checkpoint_staging_dir" in problem
+    assert names(saver) == ["latest", "step-000001"]
 
 
 def test_a_whole_checkpoint_is_not_written_again_and_a_damaged_one_is(saver):
@@ -192,14 +225,6 @@ def test_a_whole_checkpoint_is_not_written_again_and_a_damaged_one_is(saver):
     shard.write_bytes(b"x")
     saver.save(Progress(step=1), is_best=False, wait=True)
     check(path)
-
-
-def test_runs_and_ranks_have_places_of_their_own(tmp_path):
-    """Two runs may share a staging directory."""
-    places = {
-        staging_place(tmp_path, tmp_path / run, rank) for run in ("a", "b") for rank in (0, 1)
-    }
-    assert len(places) == 4
 
 
 def test_a_frozen_weight_that_has_two_names_is_left_out_by_both():
