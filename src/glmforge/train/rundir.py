@@ -62,10 +62,10 @@ def data_manifest(
     model: Mapping[str, str] | None = None,
     total_steps: int | None = None,
 ) -> dict[str, Any]:
-    """Return what the run trains on: files with hashes, and one hash of every id and label.
+    """Return what the run trains on: files with hashes, and hashes of every id and label.
 
-    The hash is made of the prepared sets' hashes and the numbers of the rows chosen from them, so
-    that it costs the same for a million rows.
+    The hashes (of each part, and of all) are made of the prepared sets' hashes and the numbers of
+    the rows chosen from them, so that they cost the same for a million rows.
 
     Args:
         files: "train" / "validation" → the files read, with their hashes.
@@ -73,13 +73,12 @@ def data_manifest(
         model: the base model's files, from `model_files`.
         total_steps: length of the run, in updates.
     """
-    digest = hashlib.sha256()
-    for rows in examples.values():
-        digest.update(hash_of(rows).encode())
+    hashes = {part: hash_of(rows) for part, rows in examples.items()}
     return {
         "files": {part: [dict(file) for file in found] for part, found in files.items() if found},
         "examples": {part: len(rows) for part, rows in examples.items()},
-        "hash": digest.hexdigest(),
+        "hash": hashlib.sha256("".join(hashes.values()).encode()).hexdigest(),
+        "hashes": hashes,
         "model": None if model is None else dict(model),
         "total_steps": total_steps,
     }

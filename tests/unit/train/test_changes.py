@@ -41,9 +41,9 @@ def run(tmp_path):
     return begin(tmp_path / "r", config())
 
 
-def begin(directory, settings):
+def begin(directory, settings, manifest=MANIFEST):
     write_run_files(
-        directory, config_yaml=settings.to_yaml(), deepspeed_config=ENGINE, manifest=MANIFEST
+        directory, config_yaml=settings.to_yaml(), deepspeed_config=ENGINE, manifest=manifest
     )
     return directory
 
@@ -159,11 +159,56 @@ def test_allowed_changes_are_noted_in_the_run_directory(run):
     ]
 
 
-def test_other_validation_bytes_are_a_change_of_their_own(run):
-    """At another place with the same bytes they are none."""
+def with_parts(train, validation=None):
+    """A manifest with a hash for each part, as this version writes it."""
+    hashes = {"train": train, **({"validation": validation} if validation else {})}
+    counts = dict.fromkeys(hashes, 3)
+    return MANIFEST | {"hash": train + str(validation), "hashes": hashes, "examples": counts}
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (with_parts("a" * 64, "b" * 64), []),
+        (with_parts("a" * 64, "c" * 64), ["the validation data"]),
+        (with_parts("c" * 64, "b" * 64), ["the training data, tokenizer or template"]),
+        (
+            with_parts("c" * 64, "d" * 64),
+            ["the validation data", "the training data, tokenizer or template"],
+        ),
+        (with_parts("a" * 64), ["the validation data"]),
+    ],
+)
+def test_training_and_validation_rows_are_compared_each_by_its_own_hash(tmp_path, now, expected):
+    """Another validation file accuses neither the training data nor the tokenizer."""
+    run = begin(tmp_path / "r", config(), with_parts("a" * 64, "b" * 64))
+    found = changes(run, config(), **now)
+    assert [change.what for change in found] == expected
+    assert all("(hash" in change.before for change in found)
+
+
+def test_a_run_older_than_the_hashes_of_the_parts_is_compared_by_what_it_has(run):
+    """Validation by its files' bytes, wherever they lie; the rest by the hash of everything."""
+    now = with_parts("a" * 64, "d" * 64)
     files = {"validation": [{"path": "v.jsonl", "bytes": 3, "sha256": "d"}]}
-    (found,) = changes(run, config(), files=MANIFEST["files"] | files)
+    same = now | {"hash": MANIFEST["hash"]}
+    (found,) = changes(run, config(), **same | {"files": MANIFEST["files"] | files})
     assert found.what == "the validation data"
+    assert (found.before, found.after) == ("absent", "1 file(s) (sha256 d)")
     assert "not comparable" in found.effect
     moved = {"train": [{"path": "/x/t.jsonl", "bytes": 3, "sha256": "c"}]}
-    assert changes(run, config(), files=moved) == []
+    assert changes(run, config(), **same | {"files": moved}) == []
+    (found,) = changes(run, config(), **now)
+    assert found.what == "the training data, tokenizer or template"
+
+
+def test_another_rate_over_as_many_steps_is_shown_as_a_rate(run):
+    """The number of steps is not what differs."""
+    settings = config(learning_rate=1e-4)
+    (rate,) = [c for c in changes(run, settings, done=40) if not c.what.startswith("training.")]
+    old, new = (rate_at(each.training, 100, 40) for each in (config(), settings))
+    assert rate.sentence().startswith(
+        f"the learning rate after 40 steps was {old:.3e} when the run began and is {new:.3e} now"
+    )
+    assert "after 41 steps" in rate.effect
+    assert "100 steps as before" in rate.effect

@@ -176,6 +176,29 @@ def test_the_manifest_changes_with_the_rows_and_with_nothing_else(
     assert len(hashes) == 4
 
 
+def test_each_part_has_a_hash_of_its_own_wherever_its_files_lie(
+    configured: Any, tmp_path: Path
+) -> None:
+    """Other validation rows leave the training rows' hash; held-out rows have one too."""
+    rows = [dialogue(number) for number in range(50, 53)]
+    (tmp_path / "moved").mkdir()
+    paths = [tmp_path / "v.jsonl", tmp_path / "moved" / "v.jsonl", tmp_path / "other.jsonl"]
+    for path, found in zip(paths, (rows, rows, rows[:2]), strict=True):
+        write(path, found)
+
+    def hashes(**settings: Any) -> dict[str, str]:
+        data, _ = prepared(configured(**settings))
+        found: dict[str, str] = data_manifest(data.files, data.examples())["hashes"]
+        return found
+
+    first, moved, other = (hashes(validation=str(path)) for path in paths)
+    assert moved == first
+    assert other["train"] == first["train"]
+    assert other["validation"] != first["validation"]
+    assert hashes() == {"train": first["train"]}
+    assert hashes(validation_size=3).keys() == {"train", "validation"}
+
+
 @pytest.mark.parametrize("kind", ["files of one name", "an array on one line"])
 def test_prompts_are_the_records_that_were_held_out(
     configured: Any, tmp_path: Path, kind: str
