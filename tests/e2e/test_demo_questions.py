@@ -15,7 +15,7 @@ from glmforge.config import load_config_file
 from glmforge.data import encode_conversation, generation_prompt
 from glmforge.models import load_config, load_tokenizer
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples/embedded-base"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/embedded-base"
 SIZES = {"questions": 60, "selection": 40, "general_prompts": 40}
 
 
