@@ -147,3 +147,41 @@ def test_resume_is_bitwise_on_the_gpu_too(model_dir, tmp_path):
     (cut / "config.yaml").write_text(text)
     glmforge.train(config_of(model_dir, cut), resume="auto")
     assert losses(cut) == losses(straight)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_checkpoint_written_beside_the_training_is_that_of_its_step(model_dir, tmp_path, method):
+    """Pinned copies: every tensor that resuming reads is the same, bit by bit."""
+    found = {}
+    for name, in_background in (("at-once", False), ("later", True)):
+        settings = {"save_steps": 2, "save_total_limit": 4, "deterministic": True}
+        config = config_of(model_dir, tmp_path / name, async_save=in_background, **settings)
+        if method == "full":
+            config = {**config, "method": "full"}
+            del config["lora"]
+        glmforge.train(config)
+        found[name] = tensors_of(tmp_path / name / "checkpoints")
+    assert found["at-once"].keys() == found["later"].keys()
+    for place, tensor in found["at-once"].items():
+        assert torch.equal(tensor, found["later"][place]), place
+
+
+def tensors_of(checkpoints):
+    """Every tensor of DeepSpeed's files, by file and by its place in it."""
+    found = {}
+
+    def walk(value, place):
+        if isinstance(value, torch.Tensor):
+            found[place] = value
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                walk(inner, (*place, str(key)))
+        elif isinstance(value, list | tuple):
+            for number, inner in enumerate(value):
+                walk(inner, (*place, number))
+
+    for path in sorted(checkpoints.glob("step-*/global_step*/*.pt")):
+        state = torch.load(path, weights_only=False, map_location="cpu")
+        walk(state, (str(path.relative_to(checkpoints)),))
+    assert found
+    return found

@@ -14,7 +14,8 @@ from typing import Any
 
 from glmforge.config import document
 from glmforge.config.json_keys import DoubledKey, each_key_once
-from glmforge.config.rules import ALTERNATIVES, Getter, idle_settings
+from glmforge.config.lengths import Getter
+from glmforge.config.rules import ALTERNATIVES, idle_settings
 from glmforge.config.tree import OPEN_FIELD, in_words, leaf_fields
 
 SOURCE = "command line"

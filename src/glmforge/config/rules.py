@@ -4,12 +4,10 @@ Works on what was written, before the types are known to be right, so that these
 reported together with all others. The same list decides what `RunConfig.to_yaml` leaves out.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from glmforge.config.lengths import Getter, idle_steps, misfit_schedule
 from glmforge.config.training_settings import STEP_METRICS
-
-Getter = Callable[[str], object]
-"""Gives the value of a dotted setting: the written one, else its default."""
 
 ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ("training.max_steps", "training.num_train_epochs"),
@@ -35,6 +33,9 @@ def idle_settings(get: Getter) -> dict[str, str]:
 
 
 def _idle(get: Getter) -> Iterator[tuple[str, str]]:
+    total_steps = get("training.max_steps")
+    if isinstance(total_steps, int) and total_steps > 0:
+        yield from idle_steps(get, total_steps)  # first: a better reason below takes its place
     for setting, replaced in ALTERNATIVES:
         if get(setting) is not None:
             yield replaced, f"{setting} is written and decides alone; keep one of the two"
@@ -111,6 +112,9 @@ def contradictions(get: Getter) -> list[tuple[str, str]]:
                 "learns nothing useful; write method: full, or from_scratch: false",
             )
         )
+    total_steps = get("training.max_steps")
+    if isinstance(total_steps, int):
+        problems += misfit_schedule(get, total_steps)
     metric = get("training.metric_for_best_model")
     patience = get("training.early_stopping_patience")
     known = measured(get)
@@ -122,7 +126,8 @@ def contradictions(get: Getter) -> list[tuple[str, str]]:
                 "training.metric_for_best_model",
                 f"training.metric_for_best_model is {metric}, which this run does not measure "
                 "(eval_loss needs validation data; exact match, BLEU-4 and ROUGE-L need prompts "
-                f"with references): write one of {', '.join(sorted(known))}",
+                f"with references): write one of {', '.join(sorted(known))}, or a measure of the "
+                f"steps, which every run has: {', '.join(STEP_METRICS)}",
             )
         )
     prompts, references = get("generation.prompts"), get("generation.references")

@@ -13,10 +13,11 @@ import torch
 from transformers import BitsAndBytesConfig
 
 from glmforge.config import RunConfig
+from glmforge.config.lengths import idle_steps, misfit_schedule
+from glmforge.config.rules import idle_settings
 from glmforge.distributed.zero import async_io_problem
 from glmforge.errors import ConfigError
 from glmforge.train.engine import cpu_adam_problem
-from glmforge.train.schedule import decay_count, warmup_count
 from glmforge.train.trackers import tracker_problems
 
 
@@ -46,23 +47,38 @@ def check_layer_count(wanted: int, existing: int, directory: str) -> None:
         )
 
 
-def check_schedule(config: RunConfig, total_steps: int) -> None:
-    """Refuse a `warmup_stable_decay` whose warm-up and fall do not fit into the run.
+def check_lengths(
+    config: RunConfig, total_steps: int, steps_per_epoch: int, *, begun: bool = False
+) -> None:
+    """Refuse what does not fit into the steps of a run, or never acts in them.
+
+    Args:
+        config: of the run.
+        total_steps: updates of the whole run.
+        steps_per_epoch: updates of an epoch.
+        begun: the run goes on: only a `warmup_stable_decay` that does not fit stands in its way.
 
     Raises:
-        ConfigError: gives the three numbers.
+        ConfigError: every such setting, with the number of steps and what to write.
     """
-    training = config.training
-    if training.lr_scheduler_type != "warmup_stable_decay":
-        return
-    warmup = warmup_count(total_steps, training.warmup_steps, training.warmup_ratio)
-    decay = decay_count(total_steps, training.decay_steps, training.decay_ratio)
-    if warmup + decay > total_steps:
-        raise ConfigError(
-            f"training.lr_scheduler_type is warmup_stable_decay with {warmup} warm-up step(s) and "
-            f"{decay} decay step(s), but the run has {total_steps} step(s): lower "
-            "training.warmup_steps (or warmup_ratio) or training.decay_steps (or decay_ratio)"
-        )
+
+    def get(name: str) -> object:
+        section, _, key = name.partition(".")
+        value = getattr(config, section)
+        return getattr(value, key) if key else value
+
+    problems = []
+    if not begun or config.training.lr_scheduler_type == "warmup_stable_decay":
+        problems += [text for _, text in misfit_schedule(get, total_steps)]
+    if not begun:
+        idle = idle_settings(get)
+        problems += [
+            f"{name} has no effect: {reason}"
+            for name, reason in idle_steps(get, total_steps, steps_per_epoch)
+            if name not in idle
+        ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def check_requirements(

@@ -7,6 +7,7 @@ then its weights: bad input never costs GPU time.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from glmforge.adapters import LoraSettings, add_lora, check_targets, trainable_line
 from glmforge.config import RunConfig
 from glmforge.config.from_deepspeed import read_map
+from glmforge.config.paths import holds_run
 from glmforge.data import BatchPlan
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.zero import (
@@ -37,8 +39,8 @@ from glmforge.plan.settings import engine_settings, run_sizes
 from glmforge.train.engine import pick_precision, torch_dtype
 from glmforge.train.methods import (
     check_layer_count,
+    check_lengths,
     check_requirements,
-    check_schedule,
     four_bit,
 )
 from glmforge.train.stops import check_stop_ids
@@ -138,7 +140,10 @@ def plan_run(config: RunConfig, ranks: Ranks, say: Say) -> RunPlan:
         say(note)
     order = data.plan(sizes, training.seed)
     steps = total_steps(config, order)
-    check_schedule(config, steps)
+    directory = Path(training.output_dir)
+    ranks.on_main(
+        lambda: check_lengths(config, steps, order.steps_per_epoch, begun=holds_run(directory))
+    )
     say(f"{len(data.train_rows)} rows, {order.steps_per_epoch} steps an epoch, {steps} in all")
     return RunPlan(
         sizes=sizes,

@@ -6,17 +6,18 @@ never stopped.
 
 import math
 
+from glmforge.config.lengths import step_count
 from glmforge.config.training_settings import TrainingSettings
 
 
 def warmup_count(total_steps: int, warmup_steps: int | None, warmup_ratio: float) -> int:
     """Return the warm-up length in steps: `warmup_steps`, or the ratio of the total, rounded up."""
-    return warmup_steps if warmup_steps is not None else math.ceil(warmup_ratio * total_steps)
+    return step_count(total_steps, warmup_steps, warmup_ratio)
 
 
 def decay_count(total_steps: int, decay_steps: int | None, decay_ratio: float) -> int:
     """Return the length of the fall of `warmup_stable_decay` in steps, rounded up."""
-    return decay_steps if decay_steps is not None else math.ceil(decay_ratio * total_steps)
+    return step_count(total_steps, decay_steps, decay_ratio)
 
 
 def learning_rate(

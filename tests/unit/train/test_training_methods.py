@@ -11,7 +11,7 @@ import glmforge.train.methods as methods
 from glmforge.assets import asset_path
 from glmforge.config import config_from_mapping
 from glmforge.errors import ConfigError
-from glmforge.train.methods import check_requirements, check_schedule
+from glmforge.train.methods import check_lengths, check_requirements
 from small_models import TINY_MODEL
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -93,8 +93,70 @@ def test_a_warm_up_and_a_fall_that_do_not_fit_into_the_run_are_refused(tmp_path)
     with pytest.raises(
         ConfigError, match=r"6 warm-up step\(s\) and 5 decay step\(s\), but the run"
     ):
-        check_schedule(settings, 10)
-    check_schedule(settings, 11)
+        check_lengths(settings, 10, 5)
+    with pytest.raises(ConfigError, match="but the run has 10 step"):
+        check_lengths(settings, 10, 5, begun=True)
+    check_lengths(settings, 11, 5)
+
+
+def length_problems(settings, steps, steps_per_epoch):
+    with pytest.raises(ConfigError) as caught:
+        check_lengths(settings, steps, steps_per_epoch)
+    return list(caught.value.problems)
+
+
+def looking(tmp_path, **training):
+    return config(tmp_path, "lora", **{"metric_for_best_model": "loss", **training})
+
+
+def test_what_never_acts_in_the_steps_of_a_run_is_refused_all_at_once(tmp_path):
+    """With the number of steps that the data gave, and what to write; a begun run goes on."""
+    settings = looking(tmp_path, warmup_steps=13, eval_steps=13, early_stopping_patience=2)
+    warmup, looks, patience = length_problems(settings, 12, 4)
+    assert warmup.startswith("training.warmup_steps is 13, but the run has 12 step(s)")
+    assert "write 12 or less" in warmup
+    assert looks.startswith("training.eval_steps has no effect: the run ends at step 12")
+    assert patience.startswith(
+        "training.early_stopping_patience has no effect: the run has 2 evaluation(s) before its "
+        "last step 12, and with 2 it takes 3"
+    )
+    assert "training.eval_steps=3" in patience
+    check_lengths(settings, 12, 4, begun=True)
+    check_lengths(looking(tmp_path, warmup_steps=12, eval_steps=12), 12, 4)
+    check_lengths(config(tmp_path), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "steps_per_epoch", "eval_steps", "patience", "fits"),
+    [
+        (12, 4, None, 1, True),  # after 4 and 8: the second is no better
+        (12, 4, None, 2, False),
+        (13, 4, None, 2, True),  # 4, 8, 12
+        (12, 4, 3, 4, True),  # 3, 4, 6, 8, 9
+        (12, 4, 3, 5, False),
+        (12, 4, 2, 4, True),  # 2, 4, 6, 8, 10: epochs' ends count once
+        (12, 4, 2, 5, False),
+        (2, 9, 1, 1, False),
+        (3, 9, 1, 1, True),
+    ],
+)
+def test_patience_needs_evaluations_enough_to_end_a_run_before_its_last_step(
+    tmp_path, steps, steps_per_epoch, eval_steps, patience, fits
+):
+    settings = looking(tmp_path, eval_steps=eval_steps, early_stopping_patience=patience)
+    if fits:
+        check_lengths(settings, steps, steps_per_epoch)
+    else:
+        (problem,) = length_problems(settings, steps, steps_per_epoch)
+        assert problem.startswith("training.early_stopping_patience has no effect")
+
+
+def test_a_whole_run_is_refused_before_weights_are_read(tmp_path):
+    """24 dialogues, 3 epochs: nothing is written, and there are no weights to read."""
+    settings = config(tmp_path, warmup_steps=1000)
+    with pytest.raises(ConfigError, match=r"warmup_steps is 1000, but the run has \d+ step"):
+        glmforge.train(settings)
+    assert not (tmp_path / "run").exists()
 
 
 def test_offloading_without_a_way_to_build_the_optimizer_is_refused(tmp_path, monkeypatch):
