@@ -42,13 +42,15 @@ def idle_steps(
         looks = _looks_on_the_way(total_steps, steps_per_epoch, eval_steps)
     if looks < patience + 1:
         often = (total_steps - 1) // (patience + 1)
-        more = f"evaluate more often (training.eval_steps={often}), " if often else ""
+        ways = [f"evaluate more often (training.eval_steps={often})"] if often else []
+        ways += [f"write {looks - 1} or less"] if looks > 1 else []
+        last = "or leave it out" if ways else "leave it out"
         most = "" if steps_per_epoch is not None else "at most "
         yield (
             "training.early_stopping_patience",
             f"the run has {most}{looks} evaluation(s) before its last step {total_steps}, and with "
             f"{patience} it takes {patience + 1} to end a run early (the first is what the others "
-            f"are compared with): {more}write less than {patience}, or leave it out",
+            f"are compared with): {', '.join([*ways, last])}",
         )
 
 

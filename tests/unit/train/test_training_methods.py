@@ -120,7 +120,11 @@ def test_what_never_acts_in_the_steps_of_a_run_is_refused_all_at_once(tmp_path):
         "training.early_stopping_patience has no effect: the run has 2 evaluation(s) before its "
         "last step 12, and with 2 it takes 3"
     )
-    assert "training.eval_steps=3" in patience
+    assert patience.endswith(
+        ": evaluate more often (training.eval_steps=3), write 1 or less, or leave it out"
+    )
+    (alone,) = length_problems(looking(tmp_path, early_stopping_patience=1), 2, 2)
+    assert alone.endswith("compared with): leave it out")
     check_lengths(settings, 12, 4, begun=True)
     check_lengths(looking(tmp_path, warmup_steps=12, eval_steps=12), 12, 4)
     check_lengths(config(tmp_path), 1, 1)
