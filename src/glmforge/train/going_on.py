@@ -143,7 +143,7 @@ def _take_changes(
     for change in found.changes:
         say(f"changed: {change.sentence()}")
     changed = [change.what for change in found.changes]
-    if config.data.validation_size is not None and DATA in changed:
+    if config.data.validation_size is not None and DATA in changed and VALIDATION not in changed:
         changed.append(VALIDATION)  # it is a part of the training files
     for line in best_begins_anew(progress, changed):
         say(line)

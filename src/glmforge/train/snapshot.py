@@ -1,9 +1,10 @@
 """What a checkpoint holds, copied into host memory, so that training need not wait for the disk.
 
 `Snapshot` stands before an engine's checkpoint engine (DeepSpeed's interface ``CheckpointEngine``),
-to which ``save_checkpoint`` hands every state with its path. While it holds, it keeps a copy of each
-instead of having it written; a thread writes the copies later (``saving``). torch's own stager copies: its
-host buffers, pinned for a GPU, stay from save to save, so that only the first pays for their pages.
+to which ``save_checkpoint`` hands every state with its path. While it holds, it keeps a copy of
+each instead of having it written; a thread writes the copies later (``saving``). torch's own stager
+copies: its host buffers, pinned for a GPU, stay from save to save: only the first pays for their
+pages.
 """
 
 from collections.abc import Iterator
