@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 
@@ -274,30 +273,6 @@ def test_sets_of_one_run_tell_files_of_one_name_apart(stub, train_file, tmp_path
     )
     assert first[0].source == f"{tmp_path.name}/train.jsonl:1"
     assert second[0].source == "other/train.jsonl:1"
-
-
-@pytest.mark.parametrize("end", [9, -9])
-def test_a_process_that_dies_is_named_with_the_lines_it_had(
-    stub, train_file, tmp_path, small_units, monkeypatch, end
-):
-    """No hang: file, first line of its stretch, and the exit status; the finished parts stay."""
-
-    class DiesElsewhere:
-        def __call__(self):
-            return stub["chatglm3"]
-
-        def __reduce__(self):
-            return functools.partial, ((os._exit, 9) if end == 9 else (signal.raise_signal, 9))
-
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    named = rf"train\.jsonl:\d+ \(from that line to byte [\d,]+\): the process .* status {end} "
-    with pytest.raises(DataError, match=named):
-        prepare(train_file, DiesElsewhere(), tmp_path / "sets", SETTINGS, workers=2)
-    (directory,) = (tmp_path / "sets").iterdir()
-    kept = {path.name for path in directory.glob("*.arrow")}
-    found = prepare(train_file, lambda: stub["chatglm3"], tmp_path / "sets", SETTINGS)
-    assert len(found) == 300
-    assert kept <= {path.name for path in directory.glob("*.arrow")}
 
 
 def test_drafts_of_killed_processes_are_removed_and_no_others(stub, train_file, tmp_path):

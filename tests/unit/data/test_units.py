@@ -1,6 +1,5 @@
 """How files become units: every format divided, the same set from any number of processes."""
 
-import functools
 import json
 
 import numpy as np
@@ -71,20 +70,6 @@ def test_every_format_is_divided_and_gives_what_memory_would(stub, tmp_path, sma
     assert len(found.manifest["parts"]) > 3
     assert done == sorted(done)
     assert done[-1] == (path.stat().st_size,) * 2
-
-
-@pytest.mark.parametrize("kind", ["json", "jsonl.gz"])
-def test_two_processes_make_the_same_set_as_one(shared, tmp_path, small_units, monkeypatch, kind):
-    from glmforge.models import load_tokenizer
-
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    path = written_as(kind, tmp_path, [line(number) for number in range(200)])
-    make = functools.partial(load_tokenizer, shared / "tokenizers/chatglm3-6b")
-    one = prepare(path, make, tmp_path / "one", SETTINGS)
-    two = prepare(path, make, tmp_path / "two", SETTINGS, workers=2)
-    assert len(one.manifest["parts"]) > 2
-    assert one.hash == two.hash
-    assert same(one, two)
 
 
 def test_records_are_read_only_a_little_ahead_of_the_work(stub, tmp_path, small_units, monkeypatch):
