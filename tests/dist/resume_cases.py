@@ -81,8 +81,9 @@ def _weights_lost(directory: Path, same: dict[str, object]) -> object:
         for name in ("best", "latest"):
             (directory / "checkpoints" / name).write_text("step-000001\n")
     dist.barrier()
-    run(directory.parent, directory.name, **same)
+    run(directory.parent, directory.name, logging_steps=3, **same)
     dist.barrier()
+    assert "logging_steps: 3" in (directory / "config.yaml").read_text()
     return {path.name: path.read_bytes() == before for path, before in kept.items()}
 
 

@@ -137,7 +137,13 @@ def _take_changes(
     say: Say,
 ) -> None:
     """Let the rest of the run be as it is wanted now, and write down what changed."""
+    settings: dict[str, Any] = {
+        "config_yaml": config.to_yaml(),
+        "deepspeed_config": planned.engine_config,
+    }
     if not found.changes:
+        if ranks.is_main:
+            rundir.write_settings(directory, **settings)  # where it lies, how often it saves, ...
         return
     progress.ended_early = False
     for change in found.changes:
@@ -149,9 +155,4 @@ def _take_changes(
         say(line)
     if ranks.is_main:
         note_changes(directory, found.changes, progress.step)
-        rundir.write_run_files(
-            directory,
-            config_yaml=config.to_yaml(),
-            deepspeed_config=planned.engine_config,
-            manifest=manifest,
-        )
+        rundir.write_run_files(directory, manifest=manifest, **settings)

@@ -1,7 +1,8 @@
 """The run directory: who may use it, and the files that say what the run is.
 
-``config.yaml`` (resolved), ``deepspeed.json``, ``versions.json``, ``data.json`` are written once,
-by rank 0, after everything that could refuse the run has had its say.
+``config.yaml`` (resolved), ``deepspeed.json``, ``versions.json``, ``data.json`` are written by rank 0
+after everything that could refuse the run has had its say; a resumed run writes the settings again,
+with those that are free to change.
 """
 
 import hashlib
@@ -110,9 +111,16 @@ def write_run_files(
 ) -> None:
     """Make the directory and write what the run is."""
     (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
-    write_json(directory / "deepspeed.json", deepspeed_config)
     write_json(directory / "versions.json", versions())
     write_json(directory / "data.json", manifest)
+    write_settings(directory, config_yaml=config_yaml, deepspeed_config=deepspeed_config)
+
+
+def write_settings(
+    directory: Path, *, config_yaml: str, deepspeed_config: Mapping[str, Any]
+) -> None:
+    """Write the settings of a run, from which ``glmforge train RUN/config.yaml`` goes on."""
+    write_json(directory / "deepspeed.json", deepspeed_config)
     write_pointer(directory / "config.yaml", config_yaml.rstrip("\n"))
 
 
