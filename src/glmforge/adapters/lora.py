@@ -159,7 +159,7 @@ def save_adapter(
             "the partitioned weights were not gathered; this is a bug of this program"
         )
     if zero_b and all(zero_b):
-        return [f"{path}: every lora_B is zero, the adapter changes nothing yet"]
+        return ["every lora_B is zero: the adapter changes nothing yet"]
     return []
 
 

@@ -31,6 +31,7 @@ from glmforge.cli import (
     tokenizer,
     train,
 )
+from glmforge.cli.streams import lasting
 from glmforge.distributed.env import World, read_world
 from glmforge.errors import (
     AdapterError,
@@ -98,6 +99,7 @@ def glmforge(
 
 def run() -> NoReturn:
     """Run the program and end the process; the door of the command `glmforge`."""
+    sys.stderr = lasting(sys.stderr)
     try:
         status = main()
     except SystemExit as end:  # our own bug, reported
