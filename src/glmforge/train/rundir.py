@@ -1,6 +1,6 @@
 """The run directory: who may use it, and the files that say what the run is.
 
-``config.yaml`` (resolved), ``deepspeed.json``, ``versions.json``, ``data.json`` are written by rank 0
+Rank 0 writes ``config.yaml`` (resolved), ``deepspeed.json``, ``versions.json`` and ``data.json``
 after everything that could refuse the run has had its say; a resumed run writes the settings again,
 with those that are free to change.
 """
