@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from glmforge.collector import collector_looks_at_new_ones
 from glmforge.data.conversation import Problem
 from glmforge.data.encoder import TokenizerLike
 from glmforge.data.examples import Counts, OnError, limit_of, nothing_left, problems_error
@@ -98,10 +99,11 @@ def prepare(
     total = sum(file.stat().st_size for file in files if file.exists()) or 1
     done = 0
     parts = []
-    for unit, part in write_parts(units, directory, settings, make_tokenizer, workers):
-        parts.append(part)
-        done += unit.size
-        progress(done, total)
+    with collector_looks_at_new_ones():
+        for unit, part in write_parts(units, directory, settings, make_tokenizer, workers):
+            parts.append(part)
+            done += unit.size
+            progress(done, total)
     if done < total:  # nobody knows how much of a compressed file a record was
         progress(total, total)
     return _finish(directory, parts, hashes, settings, on_error)

@@ -41,6 +41,10 @@ ROLE_NAMES: dict[str, Role] = {
     "tool_response": "observation",
 }
 _CALL_ROLES = ("function_call", "tool_call")
+_WORDS: dict[Any, Role] = {
+    name: role for name, role in ROLE_NAMES.items() if name not in _CALL_ROLES
+}
+"""Roles whose text is a message as it stands."""
 
 
 class Unreadable(Exception):
@@ -94,6 +98,13 @@ def read_messages(value: Any, name: str, options: ShapeOptions) -> list[Message]
                 f"message {number} is {shown(item)}, not an object",
                 'write {"role": ..., "content": ...}',
             )
+        if len(item) == 2 and isinstance(text := item.get("content"), str):
+            said_by = item.get("role")
+            if isinstance(said_by, str) and (role := _WORDS.get(said_by)) is not None:
+                messages.append(
+                    Message(role=role, content=text)
+                )  # as most are: nothing else to see
+                continue
         found = _read_message(item, number, options)
         if item.get("reasoning_content") is not None:
             found = _with_reasoning(item, found, number)

@@ -7,6 +7,7 @@ the caller dies, its workers end with the part in hand.
 """
 
 import functools
+import gc
 import os
 import pickle
 import queue
@@ -137,6 +138,7 @@ def _serve() -> None:
     os.dup2(2, 1)  # what a library prints must not end up among the answers
     make_tokenizer, settings, directory = pickle.load(sys.stdin.buffer)
     writer = PartWriter(make_tokenizer(), settings, directory)
+    gc.freeze()  # libraries and tokenizer stay: no use in looking for cycles among them
     while True:
         try:
             number, unit = pickle.load(sys.stdin.buffer)

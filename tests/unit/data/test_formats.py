@@ -10,7 +10,7 @@ from glmforge.data.formats import to_conversations
 from glmforge.data.quality import examine
 from glmforge.data.reading import Record
 from glmforge.data.rules import check
-from glmforge.data.shapes import ShapeOptions
+from glmforge.data.shapes import ROLE_NAMES, ShapeOptions, read_messages
 from glmforge.data.sources import ReadOptions, iterate
 from glmforge.data.templates import conversation_of
 from glmforge.errors import DataError
@@ -386,3 +386,15 @@ def test_half_a_surrogate_in_a_tool_or_a_name_is_an_error():
     ):
         record = one({"messages": [OWN[0], answer], "tools": tools})
         assert [problem.rule for problem in check(record)] == ["lone-surrogate"]
+
+
+@pytest.mark.parametrize("role", sorted(ROLE_NAMES))
+def test_a_message_of_a_role_and_a_text_is_read_as_one_with_empty_fields_beside(role):
+    """The short way of most messages leads where the long one does."""
+    item = {"role": role, "content": '{"name": "f", "arguments": {}}'}
+    short, long = (
+        read_messages([{**item, **beside}], "messages", ShapeOptions())
+        for beside in ({}, {"tool_calls": None})
+    )
+    assert short == long
+    assert short[0].role == ROLE_NAMES[role]
