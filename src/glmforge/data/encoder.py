@@ -40,15 +40,13 @@ class TextEncoder:
         if self._recorded is not None:
             self._recorded[text] = None
             return []
-        known = self._known.get(text)
-        if known is not None:
-            return known
-        if len(text) > _SHORT:
-            return self._tokenizer.encode_text(text)
-        ids = self._short.get(text)
+        short = len(text) <= _SHORT
+        ids = self._short.get(text) if short else None
+        if ids is None:
+            ids = self._known.get(text)
         if ids is None:
             ids = self._tokenizer.encode_text(text)
-            if len(self._short) < _SHORT_KEPT:
+            if short and len(self._short) < _SHORT_KEPT:
                 self._short[text] = ids
         return ids
 

@@ -135,8 +135,9 @@ _SPLIT = "give text its own record"
 
 def _text_findings(message: Message, where: str) -> Iterator[Finding]:
     text = message.text
-    yield from _surrogate_findings(message.name, f"the name in {where}")
-    if _SUSPICIOUS.search(message.reasoning):
+    if message.name:
+        yield from _surrogate_findings(message.name, f"the name in {where}")
+    if message.reasoning and _SUSPICIOUS.search(message.reasoning):
         yield from _character_findings(message.reasoning, f"the reasoning of {where}")
     if not message.is_call and (not text or _INVISIBLE.fullmatch(text)):
         yield from _empty_finding(message, where)

@@ -6,8 +6,8 @@ is trained iff the model must generate it at inference, its terminator included.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from itertools import chain
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,8 @@ Labels = Literal["all_turns", "last_turn", "official"]
 Ids = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """A run of token ids.
+class Segment(NamedTuple):
+    """A run of token ids; a tuple, which is made in half of the time: a row has dozens.
 
     ``kind`` says what wrote it: "control" (the template), "header" (the line with the tool's
     name, or the newline, that follows a role token), "content" (the message), "terminator".
@@ -89,11 +88,10 @@ def row_arrays(row: Row) -> tuple[Ids, Ids]:
 
     The first label is always -100: nothing comes before it that could predict it.
     """
-    input_ids: list[int] = []
-    labels: list[int] = []
-    for segment in row:
-        input_ids.extend(segment.token_ids)
-        labels.extend(segment.token_ids if segment.trained else [IGNORED] * len(segment.token_ids))
-    if labels:
-        labels[0] = IGNORED
-    return np.asarray(input_ids, dtype=np.int32), np.asarray(labels, dtype=np.int32)
+    lengths = [len(segment.token_ids) for segment in row]
+    joined = chain.from_iterable([segment.token_ids for segment in row])
+    input_ids = np.fromiter(joined, dtype=np.int32, count=sum(lengths))
+    trained = np.repeat(np.array([segment.trained for segment in row], dtype=bool), lengths)
+    labels = np.where(trained, input_ids, np.int32(IGNORED))
+    labels[:1] = IGNORED
+    return input_ids, labels

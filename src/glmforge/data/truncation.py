@@ -301,7 +301,7 @@ def _cut(row: Row, max_length: int) -> Row | None:
             room -= len(segment.token_ids)
             continue
         if room:
-            kept.append(replace(segment, token_ids=list(segment.token_ids[:room])))
+            kept.append(segment._replace(token_ids=list(segment.token_ids[:room])))
         break
     last = kept[-1] if kept else None
     if last is None or not last.trained or last.kind != "content":
