@@ -98,7 +98,15 @@ def changed_data(scratch: Path) -> object:
         shutil.rmtree(scratch / "run" / "checkpoints" / "step-000004")
     dist.barrier()
     same = {"max_steps": 4, "resume": "auto", "data": str(other), **OFTEN}
+    written = scratch / "run" / "config.yaml"
+    if dist.get_rank() == 0:
+        text = written.read_text()
+        assert "learning_rate: 0.005" in text
+        written.write_text(text.replace("learning_rate: 0.005", "learning_rate: 0.5"))
+    dist.barrier()
+    edited = {"max_steps": 4, "resume": "auto", "learning_rate": 0.5, **OFTEN}
     return {
+        "edited": _refusal(scratch, "run", **edited),
         "refused": _refusal(scratch, "run", **same),
         "allowed": run(scratch, "run", allow_changes=True, **same),
     }

@@ -61,6 +61,8 @@ def test_other_data_is_refused_and_can_be_allowed(two):
     """The message counts the examples."""
     case = two["changed_data"]
     assert "the training data, tokenizer or template was" in case["refused"]
+    assert "learning_rate" not in case["refused"]  # its config.yaml was edited, the run was not
+    assert "training.learning_rate was 0.005 when the run began and is 0.5 now" in case["edited"]
     assert case["allowed"]["steps"] == [1, 2, 3, 4]
 
 

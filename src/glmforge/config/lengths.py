@@ -79,12 +79,12 @@ def misfit_schedule(get: Getter, total_steps: int) -> Iterator[tuple[str, str]]:
                 f"decay step(s), but the run has {total_steps} step(s): lower "
                 "training.warmup_steps (or warmup_ratio) or training.decay_steps (or decay_ratio)",
             )
-    elif warmup_steps is not None and warmup_steps > total_steps:
+    elif warmup_steps is not None and warmup_steps >= max(1, total_steps):
         yield (
             "training.warmup_steps",
             f"training.warmup_steps is {warmup_steps}, but the run has {total_steps} step(s), so "
             "the learning rate would never get to training.learning_rate: write "
-            f"{total_steps} or less, or training.warmup_ratio in its place",
+            f"{total_steps - 1} or less, or training.warmup_ratio in its place",
         )
 
 

@@ -6,6 +6,7 @@ with both values and its effect; the run goes on only with ``--allow-changes``, 
 format) is refused always. Settings that change neither weights nor data order are free.
 """
 
+import contextlib
 import datetime
 import json
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,7 @@ _FIXED = frozenset(
 )
 
 
+NOTES = "changes.jsonl"
 DATA = "the training data, tokenizer or template"
 VALIDATION = "the validation data"
 
@@ -65,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """What the run is now; its past lies in the run directory."""
+    """What the run is now; its past lies in files."""
 
     config: RunConfig
     manifest: Mapping[str, Any]
@@ -78,16 +80,16 @@ class Present:
     """Updates that are done."""
 
 
-def changed_settings(directory: Path, config: RunConfig) -> list[Change]:
-    """List the settings that differ from those the run in `directory` began with, and matter.
+def changed_settings(past: Path, config: RunConfig) -> list[Change]:
+    """List the settings that differ from those in `past` (``past.past_of``), and matter.
 
-    The run's config.yaml is read by this program's schema, so that settings which are newer than
+    config.yaml is read by this program's schema, so that settings which are newer than
     the run have their defaults on both sides.
 
     Raises:
         ConfigError: config.yaml holds settings that this program does not know.
     """
-    old = load_config_file(directory / "config.yaml").model_dump(mode="json")
+    old = load_config_file(past / "config.yaml").model_dump(mode="json")
     return _differences(old, config.model_dump(mode="json"), free=_FREE)
 
 
@@ -104,30 +106,28 @@ def _differences(
     ]
 
 
-def all_changes(directory: Path, now: Present) -> list[Change]:
+def all_changes(past: Path, now: Present) -> list[Change]:
     """List everything that differs: settings, rows a step, data, base weights, learning rates."""
-    written = json.loads((directory / "data.json").read_text(encoding="utf-8"))
-    found = changed_settings(directory, now.config)
+    written = json.loads((past / "data.json").read_text(encoding="utf-8"))
+    found = changed_settings(past, now.config)
     moved = [change for change in found if change.what == "model.model_name_or_path"]
     files = (written.get("model"), now.manifest.get("model"))
     if moved and files[0] is not None and files[0] == files[1]:
         found.remove(moved[0])  # the same files at another place
     found += _changed_files(*files)
-    engine = json.loads((directory / "deepspeed.json").read_text(encoding="utf-8"))
+    engine = json.loads((past / "deepspeed.json").read_text(encoding="utf-8"))
     found += _changed_rows(int(engine["train_batch_size"]), now.sizes)
     found += _differences(
         {"deepspeed": {k: v for k, v in engine.items() if k not in _SHARING}},
         {"deepspeed": {k: v for k, v in now.engine_config.items() if k not in _SHARING}},
         free=frozenset(),
     )
-    found += _changed_data(directory, written, now.manifest)
-    found += _changed_schedule(directory, written.get("total_steps"), now)
+    found += _changed_data(past, written, now.manifest)
+    found += _changed_schedule(past, written.get("total_steps"), now)
     return found
 
 
-def _changed_data(
-    directory: Path, written: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[Change]:
+def _changed_data(past: Path, written: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     """Compare the rows, each part by its own hash.
 
     An older data.json has one hash of both parts: validation is compared by its files there.
@@ -139,7 +139,7 @@ def _changed_data(
     }
     effects = {
         VALIDATION: "evaluations are not comparable with the earlier ones",
-        DATA: f"other rows from here on; {directory}/data.json names the files",
+        DATA: f"other rows from here on; {past}/data.json names the files",
     }
     return [
         Change(what=what, before=before[1], after=after[1], effect=effects[what])
@@ -210,11 +210,11 @@ def _changed_rows(before: int, sizes: BatchSizes) -> list[Change]:
     ]
 
 
-def _changed_schedule(directory: Path, steps_before: int | None, now: Present) -> list[Change]:
+def _changed_schedule(past: Path, steps_before: int | None, now: Present) -> list[Change]:
     """Show the jump of the learning rate, where the rest of its course is another."""
     if steps_before is None:
         return []
-    old = load_config_file(directory / "config.yaml").training
+    old = load_config_file(past / "config.yaml").training
     done = (now.step, now.step + 1)
     before = [rate_at(old, steps_before, each) for each in done]
     after = [rate_at(now.config.training, now.total_steps, each) for each in done]
@@ -262,11 +262,33 @@ def check_changes(directory: Path, changes: Sequence[Change], *, allowed: bool) 
         raise CheckpointError([*(change.sentence() for change in shown), f"{directory}: {go_on}"])
 
 
+def noted_changes(directory: Path, step: int) -> set[tuple[str, str]]:
+    """Return (what, after) of the changes that were allowed at a step before.
+
+    The run ended before its next checkpoint, and goes on from the same one: nobody has to allow
+    the same again.
+    """
+    try:
+        lines = (directory / NOTES).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return set()
+    found = set()
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            row = json.loads(line)
+            if row["after_step"] == step:
+                found.add((row["what"], row["after"]))
+    return found
+
+
 def note_changes(directory: Path, changes: Sequence[Change], step: int) -> None:
-    """Append changes to ``changes.jsonl``, with the step after which they hold."""
+    """Append changes that are new to ``changes.jsonl``, with the step after which they hold."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with open(directory / "changes.jsonl", "a", encoding="utf-8") as file:
+    known = noted_changes(directory, step)
+    with open(directory / NOTES, "a", encoding="utf-8") as file:
         for change in changes:
+            if (change.what, change.after) in known:
+                continue
             row = {"after_step": step, "time": now} | asdict(change)
             row.pop("fixed")
             file.write(json.dumps(row, ensure_ascii=False) + "\n")

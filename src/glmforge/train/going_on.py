@@ -22,9 +22,10 @@ from glmforge.train.changes import (
     all_changes,
     check_changes,
     note_changes,
+    noted_changes,
 )
 from glmforge.train.checkpoint import point_at_best
-from glmforge.train.past import restore_description
+from glmforge.train.past import past_of, restore_description
 from glmforge.train.prepare import RunPlan
 from glmforge.train.resume import Start, check_world_size, clear_way, find_start, load_start
 from glmforge.train.state import Progress
@@ -82,13 +83,20 @@ def find_resumption(
 
     def look() -> Resumption:
         restored = restore_description(directory, start.path)
-        changes = all_changes(directory, now)
-        check_changes(directory, changes, allowed=allow_changes)
+        changes = all_changes(past_of(directory, start.path), now)
         if changes and start.step >= planned.total_steps:
+            done = f"{start.step} steps are done and the run has {planned.total_steps} now"
             raise CheckpointError(
-                f"{start.path}: {start.step} steps are done and the run has {planned.total_steps} "
-                "now: nothing is left to train; write more training.max_steps (or epochs)"
+                [
+                    *(change.sentence() for change in changes),
+                    f"{start.path}: {done}: nothing is left to train; set it back, write more "
+                    "training.max_steps (or epochs) with --allow-changes, or start another run "
+                    f"from its weights with --init-from {directory}",
+                ]
             )
+        known = noted_changes(directory, start.step)
+        again = all((change.what, change.after) in known for change in changes)
+        check_changes(directory, changes, allowed=allow_changes or again)
         return Resumption(start=start, changes=tuple(changes), restored=restored)
 
     return ranks.on_main(look)

@@ -62,6 +62,17 @@ def restore_description(directory: Path, checkpoint: Path) -> tuple[str, ...]:
     return tuple(said)
 
 
+def past_of(directory: Path, checkpoint: Path) -> Path:
+    """Return the directory whose files say what a run was, to be compared with what it is now.
+
+    They are the checkpoint's copies, which its manifest seals: ``config.yaml`` of the run directory
+    may have been edited since. Where a copy is missing, the run directory's own files have to do.
+    """
+    copies = checkpoint / "state"
+    whole = all(_fault(copies / name) is None for name in _KEYS if name not in _ANEW)
+    return copies if whole else directory
+
+
 def _fault(path: Path) -> str | None:
     """What is wrong with one of the files, if anything."""
     try:

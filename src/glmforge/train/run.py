@@ -22,6 +22,7 @@ from glmforge.errors import Stopped, TrainingError, UsageError
 from glmforge.export.base_print import write_base_print
 from glmforge.train import rundir
 from glmforge.train.changes import changed_settings
+from glmforge.train.checkpoint import name_of
 from glmforge.train.deterministic import deterministic_kernels
 from glmforge.train.disk import check_before_run, checkpoint_bytes
 from glmforge.train.engine import OptimizerSettings, build_engine
@@ -33,7 +34,7 @@ from glmforge.train.memory_plan import plan_start
 from glmforge.train.metrics import open_recorder
 from glmforge.train.out_of_memory import out_of_memory_explained
 from glmforge.train.outputs import lost_weights, replace_directory, write_adapter, write_model
-from glmforge.train.past import inputs_changed
+from glmforge.train.past import inputs_changed, past_of
 from glmforge.train.prepare import RunPlan, plan_run
 from glmforge.train.resume import is_resuming
 from glmforge.train.run_lock import one_run
@@ -176,7 +177,8 @@ def _already_complete(config: RunConfig, directory: Path) -> RunResult | None:
     final = rundir.read_final(directory)
     if final is None or final["status"] != "complete" or inputs_changed(directory, config):
         return None
-    if changed_settings(directory, config):
+    last = directory / "checkpoints" / name_of(final["step"])
+    if changed_settings(past_of(directory, last), config):
         return None  # refused, or lengthened: settled with everything else that may have changed
     weights = directory / ("adapter" if config.trains_adapter else "model")
     if (lost := lost_weights(weights)) is not None:

@@ -9,9 +9,8 @@ under way when the run fails is finished first (``last_write``).
 """
 
 import json
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,7 +49,7 @@ from glmforge.train.snapshot import HeldFile, Snapshot, snapshot_of
 from glmforge.train.state import Progress, rank_state
 
 RUN_DESCRIPTION = ("config.yaml", "data.json", "deepspeed.json", "versions.json")
-"""Files of the run directory that every checkpoint has a copy of."""
+"""Files of the run directory that every checkpoint has, as they are when the run begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +78,8 @@ class Saver:
     """Called on every rank with the directory that is being written (the portable adapter)."""
     next_bytes: int
     """What the next checkpoint will take on disk: an estimate, then the last one's size."""
+    description: Mapping[str, bytes] = field(default_factory=dict)
+    """What the run is, by file name (rank 0)."""
     snapshot: Snapshot | None = None
     """Holds shards in memory for the thread, or None to write them at once."""
     _writer: ThreadPoolExecutor | None = None
@@ -199,11 +200,9 @@ class Saver:
         self.ranks.barrier()
 
     def _describe_run(self, place: Path) -> None:
-        """Copy what the run is, so that a checkpoint says it wherever it is taken."""
-        for name in RUN_DESCRIPTION:
-            source = self.directory.parent / name
-            if source.exists():
-                shutil.copyfile(source, place / name)
+        """Write what the run is, so that a checkpoint says it wherever it is taken."""
+        for name, content in self.description.items():
+            (place / name).write_bytes(content)
 
     def _own_share(self, place: Path) -> list[str]:
         """Return this rank's share of the files that all ranks have written so far."""
@@ -275,6 +274,7 @@ def saver_of(config: RunConfig, directory: Path, engine: Any, ranks: Ranks, one:
         if config.trains_adapter:
             write_adapter(engine.module, place / "adapter", ranks, directory)
 
+    files = [directory / name for name in RUN_DESCRIPTION] if ranks.is_main else []
     in_background = config.training.async_save
     return Saver(
         engine=engine,
@@ -283,6 +283,7 @@ def saver_of(config: RunConfig, directory: Path, engine: Any, ranks: Ranks, one:
         exclude_frozen=config.trains_adapter,
         keep_last=config.training.save_total_limit,
         write_extras=extras,
+        description={file.name: file.read_bytes() for file in files},
         next_bytes=one,
         snapshot=snapshot_of(engine, ranks.device) if in_background else None,
     )

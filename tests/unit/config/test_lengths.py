@@ -21,7 +21,7 @@ Write = Callable[[str], Path]
 
 
 def test_what_lies_beyond_the_last_step_is_refused_with_its_line(problems: Problems) -> None:
-    """All at once; as many steps as the run has are no fault."""
+    """All at once; looks at as many steps as the run has are no fault."""
     looks, patience, warmup = problems(GOOD + IDLE)
     assert looks.startswith("c.yaml:7: training.eval_steps has no effect: the run ends at step 8")
     assert patience.startswith(
@@ -34,8 +34,15 @@ def test_what_lies_beyond_the_last_step_is_refused_with_its_line(problems: Probl
 
 
 def test_as_many_steps_as_the_run_has_are_no_fault(write: Write) -> None:
-    text = IDLE.replace("9", "8").replace("patience: 7", "patience: 6")
+    text = IDLE.replace("warmup_steps: 9", "warmup_steps: 7").replace("9", "8")
+    text = text.replace("patience: 7", "patience: 6")
     assert load_config_file(write(GOOD + text)).training.early_stopping_patience == 6
+
+
+def test_a_warm_up_as_long_as_the_run_never_gets_to_the_peak(problems: Problems) -> None:
+    """The last of 8 updates has 7/8 of the rate: 7 is the longest that gets there."""
+    (said,) = problems(GOOD + "  max_steps: 8\n  warmup_steps: 8\n")
+    assert "write 7 or less" in said
 
 
 def test_intervals_that_switch_a_default_off_may_lie_beyond_the_end(write: Write) -> None:

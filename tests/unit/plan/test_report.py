@@ -371,9 +371,9 @@ def test_a_short_run_needs_the_disk_of_the_checkpoints_that_it_writes() -> None:
 
 
 def test_a_warm_up_longer_than_the_run_is_named_and_a_default_is_not() -> None:
-    """12 steps, all of them warm-up; nobody wrote save_steps 500. (More are refused.)"""
-    said = "\n".join(plan(config("training.max_steps=12", "training.warmup_steps=12")).warnings)
-    assert "training.warmup_steps is 12, but the run ends at step 12" in said
+    """All 1125 steps would be warm-up; nobody wrote save_steps 500."""
+    said = "\n".join(plan(config("training.warmup_steps=1125")).warnings)
+    assert "training.warmup_steps is 1125, but the run ends at step 1125" in said
     assert "save_steps" not in said
 
 

@@ -13,6 +13,7 @@ from glmforge.train.changes import (
     changed_settings,
     check_changes,
     note_changes,
+    noted_changes,
 )
 from glmforge.train.rundir import write_run_files
 from glmforge.train.schedule import rate_at
@@ -212,3 +213,16 @@ def test_another_rate_over_as_many_steps_is_shown_as_a_rate(run):
     )
     assert "after 41 steps" in rate.effect
     assert "100 steps as before" in rate.effect
+
+
+def test_a_change_that_was_allowed_at_the_same_step_is_known_and_noted_once(run):
+    """The run was killed before its next checkpoint: it goes on from the same one again."""
+    assert noted_changes(run, 40) == set()
+    found = changes(run, config(seed=7))
+    note_changes(run, found, 40)
+    note_changes(run, found, 40)
+    with open(run / "changes.jsonl", "a") as file:
+        file.write('{"torn')
+    assert noted_changes(run, 40) == {("training.seed", "7")}
+    assert noted_changes(run, 60) == set()
+    assert len((run / "changes.jsonl").read_text().splitlines()) == 2

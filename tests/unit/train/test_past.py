@@ -6,7 +6,7 @@ import pytest
 
 from glmforge.config import config_from_mapping
 from glmforge.errors import CheckpointError
-from glmforge.train.past import inputs_changed, restore_description
+from glmforge.train.past import inputs_changed, past_of, restore_description
 from glmforge.train.rundir import data_manifest, model_files, read_final, write_run_files
 
 FILES = ("config.yaml", "deepspeed.json", "data.json", "versions.json")
@@ -120,3 +120,14 @@ def test_a_torn_end_is_no_end(run, text):
     """The run goes on from its last checkpoint and ends again."""
     (run / "final.json").write_text(text)
     assert read_final(run) is None
+
+
+def test_a_run_is_compared_with_what_its_checkpoint_says(run):
+    """The config.yaml of the run directory may have been edited: no part of a checkpoint is."""
+    checkpoint = run / "checkpoints/step-000002"
+    assert past_of(run, checkpoint) == checkpoint / "state"
+    (checkpoint / "state/versions.json").unlink()
+    assert past_of(run, checkpoint) == checkpoint / "state"
+    (checkpoint / "state/data.json").write_text("{")
+    assert past_of(run, checkpoint) == run
+    assert past_of(run, run / "checkpoints/step-000004") == run

@@ -114,7 +114,7 @@ def test_what_never_acts_in_the_steps_of_a_run_is_refused_all_at_once(tmp_path):
     settings = looking(tmp_path, warmup_steps=13, eval_steps=13, early_stopping_patience=2)
     warmup, looks, patience = length_problems(settings, 12, 4)
     assert warmup.startswith("training.warmup_steps is 13, but the run has 12 step(s)")
-    assert "write 12 or less" in warmup
+    assert "write 11 or less" in warmup
     assert looks.startswith("training.eval_steps has no effect: the run ends at step 12")
     assert patience.startswith(
         "training.early_stopping_patience has no effect: the run has 2 evaluation(s) before its "
@@ -126,7 +126,7 @@ def test_what_never_acts_in_the_steps_of_a_run_is_refused_all_at_once(tmp_path):
     (alone,) = length_problems(looking(tmp_path, early_stopping_patience=1), 2, 2)
     assert alone.endswith("compared with): leave it out")
     check_lengths(settings, 12, 4, begun=True)
-    check_lengths(looking(tmp_path, warmup_steps=12, eval_steps=12), 12, 4)
+    check_lengths(looking(tmp_path, warmup_steps=11, eval_steps=12), 12, 4)
     check_lengths(config(tmp_path), 1, 1)
 
 
