@@ -74,7 +74,12 @@ def parse(text: str) -> Document:
         The document; `problems` holds (line, sentence) for syntax faults, repeated keys and keys
         that are not text. After a syntax fault `values` is None.
     """
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:
+        what = f"it holds the character U+{error.character:04X}"
+        line = text.count("\n", 0, error.position) + 1
+        return Document(values=None, lines={}, problems=((line, f"not valid YAML: {what}"),))
     try:
         node = loader.get_single_node()
         reading = _Reading(loader=loader)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from glmforge.config import document
 from glmforge.config.from_deepspeed import fill_from_deepspeed
 from glmforge.config.overrides import SOURCE, apply_overrides
-from glmforge.config.paths import elsewhere_problem, path_problems
+from glmforge.config.paths import copy_at_hand, elsewhere_problem, path_problems
 from glmforge.config.rules import contradictions, idle_settings
 from glmforge.config.schema import RunConfig
 from glmforge.config.tree import expected, in_words, leaf_fields, section_of
@@ -51,7 +51,7 @@ def load_config_file(
     if not isinstance(values, dict):
         raise ConfigError(f"{file}: expected a map of settings, found {in_words(values)}")
     if read.problems and read.values is None:
-        raise ConfigError(problems)
+        raise ConfigError([*problems[:-1], f"{problems[-1]}{copy_at_hand(file)}"])
     names, override_problems = apply_overrides(values, overrides)
     problems += override_problems
 
@@ -100,7 +100,9 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"config file {str(file)!r} does not exist; check the path") from None
+        raise ConfigError(
+            f"config file {str(file)!r} does not exist; check the path{copy_at_hand(file)}"
+        ) from None
     except OSError as error:
         raise ConfigError(f"config file {str(file)!r} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

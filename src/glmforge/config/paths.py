@@ -80,6 +80,12 @@ def elsewhere_problem(file: Path, output_dir: str) -> str | None:
     )
 
 
+def copy_at_hand(file: Path) -> str:
+    """Say how a run's own config is had again from its newest checkpoint; empty for any other."""
+    copies = sorted(file.parent.glob(f"checkpoints/step-*/state/{file.name}"))
+    return f". The run's checkpoints have it: cp {copies[-1]} {file}" if copies else ""
+
+
 def is_hub_name(text: str) -> bool:
     """Say whether a name of no file can be that of a hub dataset.
 

@@ -20,6 +20,14 @@ _READERS = 8
 """Files hashed at a time: a core hashes about 1 GB/s, slower than most disks read."""
 
 
+def named_by(path: Path) -> str:
+    """Say which checkpoint a run's ``latest`` or ``best`` names; empty for anything else."""
+    if path.name not in ("latest", "best") or not path.is_file():
+        return ""
+    named = path.with_name(path.read_text(encoding="utf-8", errors="replace").strip())
+    return f": it is a file that names a checkpoint: give {named}" if named.is_dir() else ""
+
+
 def seal_of(manifest: Mapping[str, Any]) -> str:
     """Return the hash of everything in a manifest but its own ``seal``."""
     rest = {key: value for key, value in manifest.items() if key != "seal"}

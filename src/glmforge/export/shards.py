@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from glmforge.errors import CheckpointError
+from glmforge.export.manifest import named_by
 from glmforge.export.pickles import read_inert
 
 _RANK = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
@@ -88,7 +89,8 @@ def find_tag(checkpoint: Path, tag: str | None = None) -> Path:
     if tag is not None and tag in names:
         return checkpoint / tag
     if not checkpoint.is_dir():
-        raise CheckpointError(f"{checkpoint}: it does not exist")
+        what = named_by(checkpoint) or ": no such directory"
+        raise CheckpointError(f"{checkpoint}{what}")
     if not names:
         raise CheckpointError(
             f"{checkpoint}: no DeepSpeed checkpoint: no folder in it holds *_model_states.pt"

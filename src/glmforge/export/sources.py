@@ -17,7 +17,7 @@ from glmforge.config import load_config_file
 from glmforge.errors import ExportError, ModelError
 from glmforge.export.base_print import BaseCheck, check_base
 from glmforge.export.counting import model_places
-from glmforge.export.manifest import MANIFEST, verify
+from glmforge.export.manifest import MANIFEST, named_by, verify
 from glmforge.export.shards import Place, find_tag, open_shards
 from glmforge.models import load_config, load_model, new_model
 
@@ -97,6 +97,8 @@ def _model_of_shards(source: Path) -> Path:
 def _hint(source: Path) -> str:
     if not source.exists():
         return ": it does not exist"
+    if pointed := named_by(source):
+        return pointed
     if (source / "checkpoints").is_dir() and _has_ended(source):
         return (
             ": the run's last weights are gone; --resume auto writes them again from its last "

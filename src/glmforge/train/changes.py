@@ -243,8 +243,16 @@ def _changed_schedule(past: Path, steps_before: int | None, now: Present) -> lis
     ]
 
 
-def check_changes(directory: Path, changes: Sequence[Change], *, allowed: bool) -> None:
+def check_changes(
+    directory: Path, changes: Sequence[Change], *, allowed: bool, checkpoint: Path | None = None
+) -> None:
     """Refuse changes that were not allowed, and those that cannot be.
+
+    Args:
+        directory: of the run.
+        changes: found.
+        allowed: whether the user has allowed changes.
+        checkpoint: that the run would go on from.
 
     Raises:
         CheckpointError: every one of them, with the ways to go on.
@@ -253,13 +261,26 @@ def check_changes(directory: Path, changes: Sequence[Change], *, allowed: bool) 
     if fixed or (changes and not allowed):
         shown = fixed if allowed else changes
         go_on = (
-            "the checkpoints cannot carry this: set it back, or start another run from its weights "
-            f"with --init-from {directory}"
-            if fixed
-            else "set it back, go on with the change by --allow-changes, or start another run in a "
+            "set it back, go on with the change by --allow-changes, or start another run in a "
             "new training.output_dir"
         )
+        if fixed:
+            ways = _other_run(fixed, checkpoint or directory)
+            go_on = f"the checkpoints cannot carry this: set it back, or {ways}"
         raise CheckpointError([*(change.sentence() for change in shown), f"{directory}: {go_on}"])
+
+
+def _other_run(fixed: Sequence[Change], source: Path) -> str:
+    """Say how another run goes on with the weights, whatever shape its own trained ones have."""
+    names = [change.what for change in fixed]
+    if not any(name == "method" or name.startswith("lora.") for name in names):
+        return f"start another run from its weights with --init-from {source}"
+    was = next((change.before for change in fixed if change.what == "method"), "'lora'")
+    merge = " --merge" if was in ("'lora'", "'qlora'") else ""
+    return (
+        f"start another run on its weights: glmforge export {source} OUT{merge}, then "
+        "model.model_name_or_path=OUT in a new training.output_dir"
+    )
 
 
 def noted_changes(directory: Path, step: int) -> set[tuple[str, str]]:

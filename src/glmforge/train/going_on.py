@@ -96,7 +96,7 @@ def find_resumption(
             )
         known = noted_changes(directory, start.step)
         again = all((change.what, change.after) in known for change in changes)
-        check_changes(directory, changes, allowed=allow_changes or again)
+        check_changes(directory, changes, allowed=allow_changes or again, checkpoint=start.path)
         return Resumption(start=start, changes=tuple(changes), restored=restored)
 
     return ranks.on_main(look)

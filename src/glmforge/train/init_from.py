@@ -22,7 +22,7 @@ from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.zero import assign_from_main, full_shape
 from glmforge.errors import AdapterError, CheckpointError
 from glmforge.export.base_print import check_base
-from glmforge.export.manifest import MANIFEST, files_of, problem_of
+from glmforge.export.manifest import MANIFEST, files_of, named_by, problem_of
 from glmforge.export.sources import Source, find_source, open_weights
 from glmforge.models import new_model
 from glmforge.models.hub import resolve_directory
@@ -112,7 +112,7 @@ def _as_base(whole: Source) -> str:
 def _settle(path: Path) -> Path:
     """Return the directory that holds weights, in a run the newest; checkpoints are verified."""
     if not path.is_dir():
-        raise CheckpointError(f"--init-from {path}: no such directory")
+        raise CheckpointError(f"--init-from {path}{named_by(path) or ': no such directory'}")
     if is_foreign_run(path):
         found = survey(path)
         if found.newest is None:

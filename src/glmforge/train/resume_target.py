@@ -8,7 +8,7 @@ from pathlib import Path
 
 from glmforge.config.paths import holds_run
 from glmforge.errors import CheckpointError
-from glmforge.export.manifest import MANIFEST
+from glmforge.export.manifest import MANIFEST, named_by
 from glmforge.train.checkpoint import check, newest_complete
 from glmforge.train.foreign import check_whole, is_foreign_checkpoint, is_foreign_run, survey
 
@@ -24,7 +24,7 @@ def check_target(named: Path, directory: Path) -> None:
         CheckpointError: what `named` is, and how to go on.
     """
     if not named.is_dir():
-        raise CheckpointError(f"--resume {named}: no such directory")
+        raise CheckpointError(f"--resume {named}{named_by(named) or ': no such directory'}")
     if is_foreign_checkpoint(named):
         check_whole(named)
         raise CheckpointError(_foreign(named, named))

@@ -166,6 +166,24 @@ def test_a_runs_own_config_goes_on_where_it_lies_and_begins_new_runs(
     load_config_file(place / "config.yaml", check_paths=True, resume="auto")
 
 
+@pytest.mark.parametrize("text", [None, "model: [", "\x00"])
+def test_a_runs_config_that_is_lost_or_torn_is_had_again_from_a_checkpoint(
+    place: Path, copied: Path, text: str | None
+) -> None:
+    """The command that a stopped run has printed names it."""
+    for step in (2, 10):
+        (copied / f"checkpoints/step-{step:06d}/state").mkdir(parents=True)
+        (copied / f"checkpoints/step-{step:06d}/state/config.yaml").write_text(GOOD)
+    if text is None:
+        (copied / "config.yaml").unlink()
+    else:
+        (copied / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config_file(copied / "config.yaml", resume="auto")
+    copy = copied / "checkpoints/step-000010/state/config.yaml"
+    assert f"The run's checkpoints have it: cp {copy} {copied / 'config.yaml'}" in str(caught.value)
+
+
 def test_a_run_that_cannot_be_written_is_not_judged_before_it_is_looked_at(
     place: Path, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,12 +117,12 @@ def test_twice_the_steps_show_the_jump_of_the_learning_rate(shared, tmp_path):
     ],
 )
 def test_what_a_checkpoint_cannot_carry_is_refused_always(run, settings, engine, name):
-    """With the way that there is: another run from its weights."""
+    """With the way that there is: another run on its weights."""
     found = changes(run, settings, engine=engine)
     with pytest.raises(CheckpointError) as caught:
         check_changes(run, found, allowed=True)
     assert name in str(caught.value)
-    assert "--init-from" in str(caught.value)
+    assert "start another run " in str(caught.value)
 
 
 def test_a_model_that_only_moved_is_the_same_model(run):
@@ -226,3 +226,15 @@ def test_a_change_that_was_allowed_at_the_same_step_is_known_and_noted_once(run)
     assert noted_changes(run, 40) == {("training.seed", "7")}
     assert noted_changes(run, 60) == set()
     assert len((run / "changes.jsonl").read_text().splitlines()) == 2
+
+
+def test_another_rank_is_pointed_at_the_exported_weights_and_another_optimizer_is_not(run):
+    """--init-from takes an adapter of the same rank only: it would be refused in its turn."""
+    step = run / "checkpoints/step-000040"
+    with pytest.raises(CheckpointError) as caught:
+        check_changes(run, changes(run, config(lora={"r": 4})), allowed=True, checkpoint=step)
+    assert f"glmforge export {step} OUT --merge, then model.model_name" in str(caught.value)
+    found = changes(run, config(optim="adamw_bnb_8bit"))
+    with pytest.raises(CheckpointError) as caught:
+        check_changes(run, found, allowed=True, checkpoint=step)
+    assert f"with --init-from {step}" in str(caught.value)

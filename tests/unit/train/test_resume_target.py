@@ -48,3 +48,22 @@ def test_a_checkpoint_that_was_never_finished_is_named(tmp_path):
     text = refusal(checkpoint, tmp_path / "run")
     assert "step-000004: no manifest.json: it was never finished" in text
     assert "no complete checkpoint" in text
+
+
+def test_a_pointer_is_named_with_the_checkpoint_that_it_names(tmp_path):
+    """`best` and `latest` are text files; export and --init-from say so in the same words."""
+    from glmforge.errors import ExportError
+    from glmforge.export.shards import find_tag
+    from glmforge.export.sources import find_source
+
+    (tmp_path / "checkpoints/step-000002").mkdir(parents=True)
+    best = tmp_path / "checkpoints/best"
+    best.write_text("step-000002\n")
+    said = f"it is a file that names a checkpoint: give {best.with_name('step-000002')}"
+    assert said in refusal(best, tmp_path / "mine")
+    with pytest.raises(CheckpointError, match="names a checkpoint"):
+        find_tag(best)
+    with pytest.raises(ExportError, match="names a checkpoint"):
+        find_source(best, None)
+    best.write_text("step-000009\n")
+    assert "no such directory" in refusal(best, tmp_path / "mine")
