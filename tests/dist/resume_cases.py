@@ -87,6 +87,23 @@ def _weights_lost(directory: Path, same: dict[str, object]) -> object:
     return {path.name: path.read_bytes() == before for path, before in kept.items()}
 
 
+def damaged_weights(scratch: Path) -> object:
+    """A finished run whose last weights are not what it wrote."""
+    same = {"method": "full", "max_steps": 2}
+    run(scratch, "run", **same)
+    (weights,) = (scratch / "run/model").glob("*.safetensors")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    before = _fingerprint(scratch / "run")
+    refused = _refusal(scratch, "run", resume="auto", **same)
+    started = _refusal(scratch, "other", init_from=str(scratch / "run"), **same)
+    untouched = _fingerprint(scratch / "run") == before
+    shutil.move(scratch / "run/model", scratch / "away")
+    run(scratch, "run", resume="auto", **same)
+    again = weights.read_bytes() == content
+    return {"refused": refused, "started": started, "untouched": untouched, "again": again}
+
+
 def changed_data(scratch: Path) -> object:
     """Other rows are refused, then allowed: the run goes on with them."""
     run(scratch, "run", max_steps=4, **OFTEN)

@@ -43,6 +43,17 @@ def test_a_finished_run_that_lost_its_weights_writes_them_again(two):
     }
 
 
+def test_weights_that_are_not_what_a_finished_run_wrote_are_refused(launch):
+    """A flipped bit: not "already complete", and no start for another run; moved away, they come
+    again."""
+    case = launch(1, "damaged_weights")["damaged_weights"]
+    assert "its bytes differ from what was written" in case["refused"]
+    assert "model away, and --resume auto writes them again" in case["refused"]
+    assert "its bytes differ from what was written" in case["started"]
+    assert case["untouched"]
+    assert case["again"]
+
+
 def test_an_allowed_change_is_recorded_and_the_run_goes_on(two):
     """From its last step to the new end, once: the change belongs to the run from then on."""
     case = two["finished_and_lengthened"]

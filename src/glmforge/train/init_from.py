@@ -8,7 +8,7 @@ begins again.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ class Weights:
     """Where they lie."""
     adapter: AdapterFiles | None = None
     whole: Source | None = None
+    skipped: tuple[str, ...] = ()
+    """A sentence for each newer checkpoint of the run that was passed over."""
 
 
 def wanted_weights(
@@ -76,13 +78,13 @@ def find_weights(given: str, config: RunConfig, plan: ModelPlan) -> Weights:
         CheckpointError: nothing there, or not whole.
         AdapterError: not what the method trains, or of another rank, other targets, another base.
     """
-    place = _settle(Path(given))
+    place, skipped = _settle(Path(given))
     for directory in (place, place / "adapter"):
         if (directory / "adapter_config.json").is_file():
             _check_written(directory, given)
             files = read_adapter(directory)
             _check_adapter(files, directory, given, config, plan)
-            return Weights(given=given, place=directory, adapter=files)
+            return Weights(given=given, place=directory, adapter=files, skipped=skipped)
     if any(place.glob("*/*_model_states.pt")) and not any(place.glob("*.safetensors")):
         base = Path(config.model.model_name_or_path)
         whole = Source(adapter=None, model=base, shards=place)
@@ -93,7 +95,9 @@ def find_weights(given: str, config: RunConfig, plan: ModelPlan) -> Weights:
             f"--init-from {given}: holds whole weights, and method {config.method} starts from an "
             f"adapter: {_as_base(whole)}"
         )
-    return Weights(given=given, place=place, whole=whole)
+    if whole.shards is None:
+        _check_written(whole.model, given)
+    return Weights(given=given, place=place, whole=whole, skipped=skipped)
 
 
 def _as_base(whole: Source) -> str:
@@ -109,15 +113,20 @@ def _as_base(whole: Source) -> str:
     )
 
 
-def _settle(path: Path) -> Path:
-    """Return the directory that holds weights, in a run the newest; checkpoints are verified."""
+def _settle(path: Path) -> tuple[Path, tuple[str, ...]]:
+    """Return the directory that holds weights, in a run the newest; checkpoints are verified.
+
+    With it, a sentence for each newer one that is not whole.
+    """
     if not path.is_dir():
         raise CheckpointError(f"--init-from {path}{named_by(path) or ': no such directory'}")
     if is_foreign_run(path):
         found = survey(path)
         if found.newest is None:
             raise CheckpointError(found.lines())
-        return path / found.newest.name
+        return path / found.newest.name, tuple(
+            line for line in found.lines() if line.startswith("skipped ")
+        )
     if is_foreign_checkpoint(path):
         check_whole(path)
     elif (path / MANIFEST).exists():
@@ -125,8 +134,9 @@ def _settle(path: Path) -> Path:
     elif path.resolve().parent.name == "checkpoints":
         check(path)  # without a manifest: never finished
     elif holds_run(path) and not any((path / name).is_dir() for name in ("adapter", "model")):
-        return newest_complete(path / "checkpoints").path
-    return path
+        newest = newest_complete(path / "checkpoints")
+        return newest.path, newest.skipped
+    return path, ()
 
 
 def _check_written(directory: Path, given: str) -> None:
@@ -140,12 +150,15 @@ def _check_written(directory: Path, given: str) -> None:
     """
     top = directory.resolve().parent
     final = read_final(top)
+    written: Mapping[str, Mapping[str, Any]] = {}
     if final is not None and final["status"] == "complete":
+        sealed = final.get("weights", {})
+        written = {f"{directory.name}/{name}": entry for name, entry in sealed.items()}
         checkpoint = top / "checkpoints" / name_of(final["step"])
         remedy = f"start from the same step's checkpoint: --init-from {checkpoint}"
     else:
         checkpoint, remedy = top, "start from another checkpoint of the run"
-    written = files_of(checkpoint)
+    written = written or files_of(checkpoint)
     problems = [
         f"--init-from {given}: {problem}; {remedy}"
         for name in sorted(written)
@@ -220,6 +233,8 @@ def starting_model(
     )
     if weights is None:
         return model
+    for line in weights.skipped:
+        say(f"--init-from {weights.given}: {line}")
     if weights.adapter is not None and ranks.is_main:
         checked = check_base(weights.place, resolve_directory(config.model.model_name_or_path))
         if checked.note is not None:

@@ -13,10 +13,12 @@ from safetensors import safe_open
 
 from glmforge.adapters import save_adapter
 from glmforge.config.paths import weight_problems
+from glmforge.data.prepared import sha256_of
 from glmforge.distributed.collectives import Ranks
 from glmforge.distributed.zero import gather_state
 from glmforge.errors import ExportError
 from glmforge.export.base_print import copy_base_print
+from glmforge.export.manifest import problem_of
 from glmforge.models.generation import write_stops
 from glmforge.models.progress import no_progress_bars
 
@@ -68,6 +70,25 @@ def lost_weights(directory: Path) -> str | None:
     if directory.name != "adapter":
         lost += weight_problems(directory)
     return f"{directory} {lost[0]}" if lost else None
+
+
+def seal_weights(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return each weight file of ``adapter/`` or ``model/`` with its bytes and sha256."""
+    return {
+        path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in sorted(directory.glob("*.safetensors"))
+    }
+
+
+def changed_weights(directory: Path, written: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say which weight files of a finished run are not as it wrote them.
+
+    Args:
+        directory: ``adapter/`` or ``model/``.
+        written: what `seal_weights` returned then.
+    """
+    found = (problem_of(directory / name, written[name]) for name in sorted(written))
+    return [problem for problem in found if problem is not None]
 
 
 def compare_files(directory: Path, weights: Mapping[str, torch.Tensor]) -> None:

@@ -18,7 +18,7 @@ from glmforge.config.paths import holds_run
 from glmforge.distributed.collectives import Ranks, process_group
 from glmforge.distributed.env import read_world
 from glmforge.distributed.zero import deepspeed_running
-from glmforge.errors import Stopped, TrainingError, UsageError
+from glmforge.errors import CheckpointError, Stopped, TrainingError, UsageError
 from glmforge.export.base_print import write_base_print
 from glmforge.train import rundir
 from glmforge.train.changes import changed_settings
@@ -33,7 +33,14 @@ from glmforge.train.loop import train_loop
 from glmforge.train.memory_plan import plan_start
 from glmforge.train.metrics import open_recorder
 from glmforge.train.out_of_memory import out_of_memory_explained
-from glmforge.train.outputs import lost_weights, replace_directory, write_adapter, write_model
+from glmforge.train.outputs import (
+    changed_weights,
+    lost_weights,
+    replace_directory,
+    seal_weights,
+    write_adapter,
+    write_model,
+)
 from glmforge.train.past import inputs_changed, past_of
 from glmforge.train.prepare import RunPlan, plan_run
 from glmforge.train.resume import is_resuming
@@ -181,10 +188,19 @@ def _already_complete(config: RunConfig, directory: Path) -> RunResult | None:
     if changed_settings(past_of(directory, last), config):
         return None  # refused, or lengthened: settled with everything else that may have changed
     weights = directory / ("adapter" if config.trains_adapter else "model")
+    is_main = read_world().rank == 0
     if (lost := lost_weights(weights)) is not None:
-        if read_world().rank == 0:
-            print(f"{lost}: written again from the last checkpoint", file=sys.stderr)
+        if is_main:
+            print(f"{lost}: to be written again from the last checkpoint", file=sys.stderr)
         return None
+    if is_main and (changed := changed_weights(weights, final.get("weights", {}))):
+        raise CheckpointError(
+            [
+                *changed,
+                f"{directory}: the run is complete, and its weights are not as it wrote them: move "
+                f"{weights} away, and --resume auto writes them again from the last checkpoint",
+            ]
+        )
     return RunResult(
         output_dir=directory,
         weights_dir=weights,
@@ -335,6 +351,7 @@ def _finish(session: Session) -> RunResult:
                 "best_metric": progress.best_metric,
                 "ended_early": progress.ended_early,
                 "skipped_steps": progress.skipped_steps,
+                "weights": seal_weights(final),
                 "seconds": round(time.perf_counter() - session.started, 1),
             },
         )

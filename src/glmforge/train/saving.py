@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from torch.serialization import get_crc32_options, set_crc32_options
 
@@ -48,6 +49,10 @@ from glmforge.train.outputs import write_adapter
 from glmforge.train.snapshot import HeldFile, Snapshot, snapshot_of
 from glmforge.train.state import Progress, rank_state
 
+_OLDER_ARE_WHOLE = (
+    "any older checkpoint is whole: free some space (quotas and limits of a file's size count too: "
+    "df, quota, ulimit -f), or mend the disk, and go on with --resume auto"
+)
 RUN_DESCRIPTION = ("config.yaml", "data.json", "deepspeed.json", "versions.json")
 """Files of the run directory that every checkpoint has, as they are when the run begins."""
 
@@ -160,9 +165,8 @@ class Saver:
         if problems:
             raise CheckpointError(
                 [
-                    f"the checkpoint of step {pending.step} could not be written in the background"
-                    f" ({'; '.join(problems)}); the older checkpoints are whole: mend the cause "
-                    "and go on with --resume auto"
+                    f"{temporary_of(pending.final)}: the checkpoint of step {pending.step} could "
+                    f"not be written in the background ({'; '.join(problems)}); {_OLDER_ARE_WHOLE}"
                 ]
             ) from error
         self._commit(pending.final, pending.step, pending.written.result())
@@ -189,13 +193,12 @@ class Saver:
                 text = json.dumps(progress.to_dict(), indent=1)
                 (place / "state" / "progress.json").write_text(text, encoding="utf-8")
                 self._describe_run(place / "state")
-        except (OSError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not _is_of_the_disk(error):
+        except (OSError, RuntimeError, SafetensorError) as error:
+            if not is_of_the_disk(error):
                 raise
             raise CheckpointError(
                 f"{place}: the checkpoint of step {progress.step} could not be written ({error}); "
-                "the older checkpoints are whole: free some space, or mend the disk, and go on "
-                "with --resume auto"
+                f"{_OLDER_ARE_WHOLE}"
             ) from error
         self.ranks.barrier()
 
@@ -341,7 +344,10 @@ def seal(place: Path, names: Sequence[str]) -> Sealed:
     return found
 
 
-def _is_of_the_disk(error: RuntimeError) -> bool:
-    """Whether torch.save failed because the file could not be written."""
-    text = str(error)
-    return "No space left" in text or "File too large" in text or "failed writing" in text
+def is_of_the_disk(error: Exception) -> bool:
+    """Whether a file could not be written: torch and safetensors have errors of their own for it.
+
+    torch's archive writer names only the place where it is, and the one where it should be.
+    """
+    signs = ("No space left", "File too large", "failed writing", "unexpected pos", "(os error")
+    return isinstance(error, OSError) or any(sign in str(error) for sign in signs)

@@ -154,6 +154,23 @@ def test_a_flipped_adapter_of_a_checkpoint_is_refused_by_its_own_path_too(
     assert find_weights(str(run), config, plan_model(config)).adapter
 
 
+def test_a_damaged_newer_checkpoint_that_is_passed_over_is_told(base: Path, tmp_path: Path) -> None:
+    """The weights are older than the user thinks."""
+    run = tmp_path / "run"
+    for step in (2, 4):
+        checkpoint = run / f"checkpoints/step-{step:06d}"
+        checkpoint.mkdir(parents=True)
+        write_random_adapter(base, checkpoint / "adapter")
+        seal(checkpoint, step)
+    (run / "checkpoints/step-000004/adapter/adapter_model.safetensors").write_bytes(b"torn")
+    config = config_of(base)
+    found = find_weights(str(run), config, plan_model(config))
+    assert found.place == run / "checkpoints/step-000002/adapter"
+    (said,) = found.skipped
+    assert "passed over step-000004" in said
+    assert "adapter_model.safetensors: 4 bytes" in said
+
+
 def test_an_adapter_with_nothing_to_compare_it_with_is_taken(base: Path, tmp_path: Path) -> None:
     """The checkpoint is gone, its manifest is damaged, or the run went on after its end."""
     run, checkpoint = finished_run(base, tmp_path / "r")
