@@ -133,6 +133,9 @@ def main() -> int:
         tell(_world(), 1, f"error: {where}: {error.strerror}; nothing more was written")
         return 1
     except Exception as error:
+        if type(error).__name__ == "SafetensorError" and "(os error" in str(error):
+            tell(_world(), 1, f"error: while writing: {error}; nothing more was written")
+            return 1
         tell(_world(), OUR_BUG, _bug_report())
         raise SystemExit(OUR_BUG) from error
     return 0

@@ -46,7 +46,7 @@ from glmforge.train.prepare import RunPlan, plan_run
 from glmforge.train.resume import is_resuming
 from glmforge.train.run_lock import one_run
 from glmforge.train.same_start import check_same_start
-from glmforge.train.saving import saver_of
+from glmforge.train.saving import disk_errors_told, saver_of
 from glmforge.train.session import Session
 from glmforge.train.signals import SignalFlag, watch_signals
 from glmforge.train.state import Progress, seed_everything
@@ -323,12 +323,13 @@ def _finish(session: Session) -> RunResult:
     """Write the last weights and final.json."""
     name = "adapter" if session.is_lora else "model"
     final, temporary = session.directory / name, session.directory / f".tmp-{name}"
-    if session.is_lora:
-        model, ranks = session.engine.module, session.ranks
-        for line in write_adapter(model, temporary, ranks, session.directory):
-            session.recorder.say(line)
-    else:
-        write_model(session.engine.module, session.tokenizer, temporary, session.ranks)
+    model, ranks = session.engine.module, session.ranks
+    with disk_errors_told(f"{final}: the last weights"):
+        if session.is_lora:
+            for line in write_adapter(model, temporary, ranks, session.directory):
+                session.recorder.say(line)
+        else:
+            write_model(model, session.tokenizer, temporary, ranks)
     progress = session.progress
     result = RunResult(
         output_dir=session.directory,

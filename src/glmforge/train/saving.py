@@ -176,7 +176,7 @@ class Saver:
         """Write all files of a checkpoint but its manifest."""
         tag = f"global_step{progress.step}"
         (place / "state").mkdir(parents=True, exist_ok=True)
-        try:
+        with disk_errors_told(f"{place}: the checkpoint of step {progress.step}"):
             frozen = self.engine.module if self.exclude_frozen else None
             with frozen_twins_left_out(frozen), without_crc32():
                 self.engine.save_checkpoint(
@@ -193,13 +193,6 @@ class Saver:
                 text = json.dumps(progress.to_dict(), indent=1)
                 (place / "state" / "progress.json").write_text(text, encoding="utf-8")
                 self._describe_run(place / "state")
-        except (OSError, RuntimeError, SafetensorError) as error:
-            if not is_of_the_disk(error):
-                raise
-            raise CheckpointError(
-                f"{place}: the checkpoint of step {progress.step} could not be written ({error}); "
-                f"{_OLDER_ARE_WHOLE}"
-            ) from error
         self.ranks.barrier()
 
     def _describe_run(self, place: Path) -> None:
@@ -344,7 +337,27 @@ def seal(place: Path, names: Sequence[str]) -> Sealed:
     return found
 
 
-def is_of_the_disk(error: Exception) -> bool:
+@contextmanager
+def disk_errors_told(what: str) -> Iterator[None]:
+    """Turn errors of a full or failing disk into a sentence.
+
+    Args:
+        what: is being written, with its place.
+
+    Raises:
+        CheckpointError: it could not be written.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if not _is_of_the_disk(error):
+            raise
+        raise CheckpointError(
+            f"{what} could not be written ({error}); {_OLDER_ARE_WHOLE}"
+        ) from error
+
+
+def _is_of_the_disk(error: Exception) -> bool:
     """Whether a file could not be written: torch and safetensors have errors of their own for it.
 
     torch's archive writer names only the place where it is, and the one where it should be.
