@@ -85,6 +85,7 @@ def run(
     packing: bool = True,
     allow_changes: bool = False,
     init_from: str | None = None,
+    offload: bool = False,
     lora: dict[str, object] | None = None,
     **training: object,
 ) -> dict[str, object]:
@@ -116,6 +117,8 @@ def run(
         "generation": {"max_new_tokens": 6, **generation},
         "deepspeed": {"zero_optimization": {"stage": stage}},
     }
+    if offload:
+        config["deepspeed"]["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
     if method == "lora":
         config["lora"] = {"lora_dropout": 0.0, **(lora or {})}
     glmforge.train(config, resume=resume, allow_changes=allow_changes, init_from=init_from)
@@ -143,8 +146,9 @@ def _interrupted(scratch: Path, **kwargs: object) -> object:
     cut = scratch / "cut"
     if dist.get_rank() == 0:
         shutil.copytree(scratch / "straight", cut)
-        for step in (4, 5):
-            shutil.rmtree(cut / "checkpoints" / f"step-{step:06d}", ignore_errors=True)
+        for checkpoint in (cut / "checkpoints").glob("step-*"):
+            if checkpoint.name > "step-000002":
+                shutil.rmtree(checkpoint)
         (cut / "final.json").unlink()
         text = (cut / "config.yaml").read_text().replace("straight", "cut")
         (cut / "config.yaml").write_text(text)
@@ -340,6 +344,10 @@ CASES = {
         for method, stage in _RESUMED
     },
     "resume_dora_3": partial(_interrupted, method="lora", stage=3, lora={"use_dora": True}),
+    **{
+        f"resume_offload_{stage}": partial(_interrupted, stage=stage, offload=True, max_steps=10)
+        for stage in (2, 3)
+    },
     **{
         f"elastic_{method}_{stage}": partial(
             _elsewhere, source=f"resume_{method}_{stage}", method=method, stage=stage

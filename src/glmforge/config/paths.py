@@ -71,12 +71,17 @@ def elsewhere_problem(file: Path, output_dir: str) -> str | None:
     place, named = file.resolve().parent, Path(output_dir).expanduser().resolve()
     if place == named:
         return None
-    here = "" if Path(output_dir).is_absolute() else f", read in {Path.cwd()}"
-    there = "which holds a run too" if holds_run(named) else "which holds no run"
+    here, there = "", "which holds no run"
+    ways = [f"add training.output_dir={place}"]
+    if not Path(output_dir).is_absolute():
+        here = f", read in {Path.cwd()}"
+        ways.append("or, if it was not moved, give the command in the folder where it was begun")
+    if holds_run(named):
+        there = "which holds a run too"
+        ways.append(f"(for that one, give {named / 'config.yaml'})")
     return (
         f"training.output_dir {output_dir!r} is {named}{here}, {there}, and this is the config of "
-        f"the run in {place}: to go on with that run, give the command in the folder where it was "
-        f"begun, or add training.output_dir={place}; for the other one, give its own config"
+        f"the run in {place}: to go on with this run, {' '.join(ways)}"
     )
 
 

@@ -130,6 +130,25 @@ def cpu_adam_problem() -> str | None:
     )
 
 
+def catch_up_cpu_adam(engine: Any) -> None:
+    """Let DeepSpeed's CPU Adam count the updates that a loaded checkpoint has behind it.
+
+    Its native part holds beta^t as the fp32 product of t factors, or pow(beta, t) where steps are
+    left out (DeepSpeed 0.19.8, csrc/includes/cpu_adam.h): another rounding, and another run. As
+    many updates of nothing give the product.
+    """
+    optimizer = getattr(engine.optimizer, "optimizer", None)
+    native = getattr(optimizer, "ds_opt_adam", None)
+    if optimizer is None or native is None:
+        return
+    done = max((int(state["step"]) for state in optimizer.state.values() if state), default=0)
+    group, nothing = optimizer.param_groups[0], [torch.empty(0) for _ in range(4)]
+    for step in range(1, done + 1):
+        native.adam_update(
+            optimizer.opt_id, step, 0.0, *group["betas"], group["eps"], 0.0, True, *nothing
+        )
+
+
 def build_engine(model: nn.Module, config: Mapping[str, Any], settings: OptimizerSettings) -> Any:
     """Wrap `model` in a DeepSpeed engine.
 

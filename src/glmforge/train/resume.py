@@ -20,7 +20,7 @@ from glmforge.config.paths import holds_run
 from glmforge.distributed.collectives import Ranks
 from glmforge.errors import CheckpointError
 from glmforge.train.checkpoint import newest_complete, set_aside, sweep, write_pointer
-from glmforge.train.engine import own_optimizer_settings
+from glmforge.train.engine import catch_up_cpu_adam, own_optimizer_settings
 from glmforge.train.resume_target import check_target
 from glmforge.train.rundir import check_free
 from glmforge.train.state import Progress, restore_rank_state, seed_everything
@@ -153,6 +153,7 @@ def load_start(
             load_module_strict=not exclude_frozen,
             load_lr_scheduler_states=False,
         )
+    catch_up_cpu_adam(engine)
     if loaded is None:
         raise CheckpointError(f"{start.path}: DeepSpeed found nothing to load in it")
     states = start.path / "state"
