@@ -22,7 +22,8 @@ from glmforge.data.record_readers import (
     read_instances,
     turns_reader,
 )
-from glmforge.data.shapes import ShapeOptions, Unreadable, read_dialogue, value_of
+from glmforge.data.shapes import ShapeOptions, Unreadable, value_of
+from glmforge.data.told_tools import read_dialogue
 from glmforge.data.unread import (
     ANSWERS,
     QUESTIONS,

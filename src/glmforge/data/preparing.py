@@ -97,8 +97,7 @@ def prepare(
         directory.mkdir(parents=True, exist_ok=True)
     units = (unit for file in files for unit in units_of(file, called[file], options))
     total = sum(file.stat().st_size for file in files if file.exists()) or 1
-    done = 0
-    parts = []
+    parts, done = [], 0
     with collector_looks_at_new_ones():
         for unit, part in write_parts(units, directory, settings, make_tokenizer, workers):
             parts.append(part)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from glmforge.data.conversation import Message
-from glmforge.data.shapes import ShapeOptions, Unreadable, agreed_tools, read_messages, read_text
+from glmforge.data.shapes import ShapeOptions, Unreadable, read_messages, read_text
+from glmforge.data.told_tools import agreed_tools
 
 Reader = Callable[[Mapping[str, Any], ShapeOptions], Iterator[tuple[list[Message], Any]]]
 BESIDE = ("system", "system_prompt", "tools", "functions")

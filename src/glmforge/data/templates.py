@@ -22,13 +22,8 @@ from glmforge.data.role_templates import RoleTemplate
 from glmforge.data.round_templates import RoundTemplate
 from glmforge.data.rules import faults_of
 from glmforge.data.segments import Inexpressible, Labels, Row, Template, row_arrays
-from glmforge.data.shapes import (
-    ShapeOptions,
-    Unreadable,
-    agreed_tools,
-    read_dialogue,
-    read_messages,
-)
+from glmforge.data.shapes import ShapeOptions, Unreadable, read_messages
+from glmforge.data.told_tools import agreed_tools, read_dialogue
 from glmforge.errors import DataError
 from glmforge.tool_calls import shown
 

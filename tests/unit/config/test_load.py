@@ -396,12 +396,3 @@ def test_references_make_a_measure(write: Write) -> None:
     config = load_config_file(write(text))
     assert config.training.metric_for_best_model == "eval_rouge_l"
     assert load_config_file(write(config.to_yaml())) == config
-
-
-def test_a_character_that_yaml_has_no_place_for_is_named_with_its_line(
-    problems: Problems,
-) -> None:
-    """In the file, where it was torn, or on the command line."""
-    (said,) = problems("model:\n  model_name_or_path: a\x00b\n")
-    assert said == "c.yaml:2: not valid YAML: it holds the character U+0000"
-    assert "U+0001" in str(problems("training: {}\n", "training.output_dir=\x01"))
