@@ -121,13 +121,15 @@ def point_at_best(directory: Path, best_step: int | None, *, verified: Path) -> 
         pointer.unlink(missing_ok=True)
         return None
     best = directory / name_of(best_step)
+    if not best.is_dir():
+        pointer.unlink(missing_ok=True)
+        return f"{best} is not there"
     if best != verified:
         try:
             check(best)
         except CheckpointError as error:
             pointer.unlink(missing_ok=True)
-            aside = set_aside(directory, [best.name] if best.exists() else [])
-            return "; ".join([*error.problems, *aside])
+            return "; ".join([*error.problems, *set_aside(directory, [best.name])])
     if not pointer.exists() or pointer.read_text(encoding="utf-8").strip() != best.name:
         write_pointer(pointer, best.name)
     return None

@@ -69,7 +69,9 @@ def check_before_run(directory: Path, one: int, *, keep: int) -> str | None:
     Raises:
         CheckpointError: two checkpoints (an old one and the one being written) do not fit.
     """
-    free, most = free_bytes(directory), one * (keep + 2)
+    left_over = (directory / "checkpoints").glob(".*-step-*")  # a run that goes on removes them
+    free = free_bytes(directory) + sum(directory_bytes(each) for each in left_over)
+    most = one * (keep + 2)
     if free < 2 * one:
         raise CheckpointError(
             f"{os.path.abspath(directory)}: a checkpoint takes about {size_words(one)} and two "

@@ -130,7 +130,7 @@ def resume_into(
     start, best = found.start.path, progress.best_step
     lost = ranks.on_main(lambda: point_at_best(start.parent, best, verified=start))
     if lost is not None:
-        say(forget_best(progress, f"its checkpoint is not whole ({lost})"))
+        say(forget_best(progress, f"its checkpoint is lost ({lost})"))
     return progress
 
 

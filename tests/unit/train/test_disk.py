@@ -43,6 +43,15 @@ def test_a_run_that_could_not_save_twice_is_refused(ten_gib, tmp_path):
     assert disk.check_before_run(tmp_path, 2 * disk.GIB, keep=2) is None
 
 
+def test_what_a_full_disk_left_of_a_save_counts_as_free(ten_gib, tmp_path):
+    """The run that goes on removes it before it saves."""
+    unfinished = tmp_path / "checkpoints/.tmp-step-000004/global_step4"
+    unfinished.mkdir(parents=True)
+    with open(unfinished / "shard.pt", "wb") as file:
+        file.truncate(3 * disk.GIB)  # a hole: it takes no space here
+    disk.check_before_run(tmp_path, 6 * disk.GIB, keep=2)
+
+
 def test_a_save_that_does_not_fit_is_not_begun(ten_gib, tmp_path):
     """The older checkpoints are whole, and the way on is said."""
     disk.check_before_save(tmp_path, 9 * disk.GIB)
