@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 
 from glmforge.adapters import save_adapter
+from glmforge.config.overrides import read_json_map
 from glmforge.config.paths import weight_problems
 from glmforge.data.prepared import sha256_of
 from glmforge.distributed.collectives import Ranks
@@ -81,13 +82,16 @@ def seal_weights(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def changed_weights(directory: Path, written: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say which weight files of a finished run are not as it wrote them.
+    """Say which weight files of a finished run are not as it wrote them, or torn configs.
 
     Args:
         directory: ``adapter/`` or ``model/``.
         written: what `seal_weights` returned then.
     """
-    found = (problem_of(directory / name, written[name]) for name in sorted(written))
+    found = [problem_of(directory / name, written[name]) for name in sorted(written)]
+    for path in (directory / "adapter_config.json", directory / "config.json"):
+        _, problem = read_json_map(path) if path.is_file() else ({}, None)
+        found.append(f"{path}: {problem}" if problem else None)
     return [problem for problem in found if problem is not None]
 
 
