@@ -42,6 +42,8 @@ _FIXED = frozenset(
 
 
 NOTES = "changes.jsonl"
+_ROWS = {"data.train": "train", "data.validation": "validation"}
+"""Settings that only say where rows are: the same rows at another place are no change."""
 DATA = "the training data, tokenizer or template"
 VALIDATION = "the validation data"
 
@@ -114,6 +116,9 @@ def all_changes(past: Path, now: Present) -> list[Change]:
     files = (written.get("model"), now.manifest.get("model"))
     if moved and files[0] is not None and files[0] == files[1]:
         found.remove(moved[0])  # the same files at another place
+    kept = now.manifest.get("hashes", {})
+    same = {part for part, rows in written.get("hashes", {}).items() if rows == kept.get(part)}
+    found = [change for change in found if _ROWS.get(change.what) not in same]
     found += _changed_files(*files)
     engine = json.loads((past / "deepspeed.json").read_text(encoding="utf-8"))
     found += _changed_rows(int(engine["train_batch_size"]), now.sizes)

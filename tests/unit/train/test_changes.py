@@ -238,3 +238,19 @@ def test_another_rank_is_pointed_at_the_exported_weights_and_another_optimizer_i
     with pytest.raises(CheckpointError) as caught:
         check_changes(run, found, allowed=True, checkpoint=step)
     assert f"with --init-from {step}" in str(caught.value)
+
+
+def test_data_that_only_moved_are_the_same_data(tmp_path):
+    """The rows are compared by their hash; at another place they are no change."""
+    manifest = MANIFEST | {"hashes": {"train": "d" * 64}}
+    run = begin(tmp_path / "moved", config(), manifest)
+    moved = config_from_mapping(
+        {
+            "model": {"model_name_or_path": "m"},
+            "data": {"train": "elsewhere/t.jsonl"},
+            "training": {"output_dir": "r"},
+        }
+    )
+    assert changes(run, moved, hashes={"train": "d" * 64}) == []
+    found = changes(run, moved, hashes={"train": "e" * 64})
+    assert {change.what for change in found} >= {"data.train"}
